@@ -1,0 +1,149 @@
+"""J = ∂h/∂θ of one batch, kept in factors for as long as nobody needs its N·d numbers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class Block(ABC):
+    """The columns of J that belong to some consecutive parameters.
+
+    Attributes:
+        size: How many parameters.
+    """
+
+    size: int
+
+    @abstractmethod
+    def write_transposed(self, out: Tensor) -> None:
+        """Write these rows of Jᵀ into ``out``, (size, N)."""
+
+    @abstractmethod
+    def gram(self, dtype: torch.dtype) -> Tensor:
+        """Return this block's J Jᵀ, (N, N), accumulated in ``dtype``."""
+
+    @abstractmethod
+    def squared_norms(self) -> Tensor:
+        """Return diag(J Jᵀ), (N,)."""
+
+    @abstractmethod
+    def transposed_product(self, weights: Tensor) -> Tensor:
+        """Return Jᵀ weights, (size,), for weights (N,)."""
+
+
+class LinearBlock(Block):
+    """A Linear layer called once: its Jacobian row for unit o is g_o · (a, 1).
+
+    Args:
+        activation: Inputs a of the layer, (N, fan-in).
+        gradient: ∂h/∂(layer's output) g, (N, fan-out).
+        weight: Whether the weight is optimised.
+        bias: Whether there is a bias and it is optimised.
+    """
+
+    def __init__(self, activation: Tensor, gradient: Tensor, *, weight: bool, bias: bool) -> None:
+        self.activation, self.gradient, self.weight, self.bias = activation, gradient, weight, bias
+        fan_in, fan_out = activation.shape[1], gradient.shape[1]
+        self._weights = fan_in * fan_out if weight else 0
+        self.size = self._weights + (fan_out if bias else 0)
+
+    def write_transposed(self, out: Tensor) -> None:
+        """Write g ⊗ a, then g."""
+        gradient = self.gradient.T.contiguous()
+        if self.weight:
+            activation = self.activation.T.contiguous()
+            weights = out[: self._weights].view(len(gradient), len(activation), -1)
+            torch.mul(gradient[:, None], activation[None], out=weights)
+        if self.bias:
+            out[self._weights :] = gradient
+
+    def gram(self, dtype: torch.dtype) -> Tensor:
+        """Return (a aᵀ + 1) ∘ (g gᵀ): O(N² (fan-in + fan-out)), J is never formed."""
+        gradient = self.gradient.to(dtype)
+        result = gradient @ gradient.T
+        if self.weight:
+            activation = self.activation.to(dtype)
+            return result.mul_((activation @ activation.T).add_(float(self.bias)))
+        return result
+
+    def squared_norms(self) -> Tensor:
+        """Return (|a|² + 1) |g|²."""
+        scale = self.activation.square().sum(1) if self.weight else torch.zeros_like(self.gradient[:, 0])
+        return self.gradient.square().sum(1).mul_(scale.add_(float(self.bias)))
+
+    def transposed_product(self, weights: Tensor) -> Tensor:
+        """Return Σₙ wₙ gₙ ⊗ (aₙ, 1)."""
+        weighted = self.gradient * weights[:, None]
+        parts = [(weighted.T @ self.activation).reshape(-1)] if self.weight else []
+        return torch.cat([*parts, weighted.sum(0)]) if self.bias else parts[0]
+
+
+class RowsBlock(Block):
+    """Per-sample derivatives as they are.
+
+    Args:
+        rows: (N, size).
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        self.size = rows.shape[1]
+
+    def write_transposed(self, out: Tensor) -> None:
+        """Copy."""
+        out.copy_(self.rows.T)
+
+    def gram(self, dtype: torch.dtype) -> Tensor:
+        """Return J Jᵀ."""
+        rows = self.rows.to(dtype)
+        return rows @ rows.T
+
+    def squared_norms(self) -> Tensor:
+        """Return the squared length of each row."""
+        return self.rows.square().sum(1)
+
+    def transposed_product(self, weights: Tensor) -> Tensor:
+        """Return Jᵀ weights."""
+        return self.rows.T @ weights
+
+
+class Jacobian:
+    """∂h/∂θ, N×d (the transpose of the paper's ∇h, Eq. 13), columns in the order of ``named_parameters()``.
+
+    Args:
+        blocks: What it is made of, in order.
+        values: h(u; θ), (N,), in the dtype of the filter.
+    """
+
+    def __init__(self, blocks: Sequence[Block], values: Tensor) -> None:
+        self.blocks = list(blocks)
+        self.values = values
+        self.dim = sum(block.size for block in self.blocks)
+
+    @cached_property
+    def _transposed(self) -> Tensor:
+        out = self.values.new_empty(self.dim, self.values.shape[0])
+        for block, part in zip(self.blocks, out.split([block.size for block in self.blocks]), strict=True):
+            block.write_transposed(part)
+        return out
+
+    def transposed(self) -> Tensor:
+        """Return Jᵀ, (d, N), formed once."""
+        return self._transposed
+
+    def gram(self, dtype: torch.dtype) -> Tensor:
+        """Return J Jᵀ, (N, N), accumulated in ``dtype``, without forming J where a layer factorises."""
+        return sum((block.gram(dtype) for block in self.blocks[1:]), start=self.blocks[0].gram(dtype))
+
+    def squared_norms(self) -> Tensor:
+        """Return diag(J Jᵀ), (N,)."""
+        return sum((block.squared_norms() for block in self.blocks[1:]), start=self.blocks[0].squared_norms())
+
+    def transposed_product(self, weights: Tensor) -> Tensor:
+        """Return Jᵀ weights, (d,)."""
+        return torch.cat([block.transposed_product(weights) for block in self.blocks])
