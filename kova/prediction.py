@@ -1,0 +1,84 @@
+"""The prediction P_{t|t-1} that an evolution model builds from P_{t-1|t-1}."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor
+
+#: A guarded evolution lets a variance grow to this many times the prior's unless told otherwise.
+DEFAULT_GUARD = 10.0
+
+
+class Prediction(ABC):
+    """P_{t|t-1} as one batch sees it: immutable, lazy, and nothing is stored until the step commits it.
+
+    An evolution model receives P_{t-1|t-1} in this form and returns P_{t-1|t-1} + P_v (line 2 of Algorithm 1), composed
+    from the methods here. The optimizer then asks it for J P Jᵀ and P Jᵀ x, and conditions it on the batch.
+
+    Attributes:
+        prior_variance: p₀ of P_{0|0} = p₀ I.
+    """
+
+    prior_variance: float
+
+    @abstractmethod
+    def scaled(self, factor: float) -> Self:
+        """Return factor · P."""
+
+    @abstractmethod
+    def shifted(self, variance: float) -> Self:
+        """Return P + variance · I."""
+
+    @abstractmethod
+    def inflated_along_batch(self, weight: float) -> Self:
+        """Return P + weight · A (J A)⁻¹ Aᵀ with A = P Jᵀ: grow only what this batch is about to correct."""
+
+    @abstractmethod
+    def max_variance(self) -> float:
+        """Return the largest diagonal entry of P."""
+
+    def blended(self, weight: float) -> Self:
+        """Return (1 - weight) · P + weight · P₀."""
+        return self.scaled(1.0 - weight).shifted(weight * self.prior_variance)
+
+    def guarded(self, max_variance: float | None) -> Self:
+        """Return P, blended with P₀ by the least weight that brings every variance to ``max_variance`` or below.
+
+        A clip would bound P but leave a factor above 1 acting on rounding errors; the blend contracts them.
+
+        Args:
+            max_variance: The bound; ``None`` means 10 p₀, ``math.inf`` no guard.
+
+        Raises:
+            ValueError: The bound does not exceed p₀, so that no blend can reach it.
+        """
+        bound = DEFAULT_GUARD * self.prior_variance if max_variance is None else max_variance
+        if bound <= self.prior_variance:
+            raise ValueError(f"max_variance must exceed prior_variance = {self.prior_variance:g}, got {bound:g}")
+        if bound == math.inf:
+            return self
+        largest = self.max_variance()
+        if largest <= bound:
+            return self
+        return self.blended((largest - bound) / (largest - self.prior_variance))
+
+    @abstractmethod
+    def gram(self, dtype: torch.dtype) -> Tensor:
+        """Return J P Jᵀ, symmetric (N, N), accumulated in ``dtype``."""
+
+    @abstractmethod
+    def gain(self, weights: Tensor) -> Tensor:
+        """Return P Jᵀ weights, (d,), for weights (N,)."""
+
+    @abstractmethod
+    def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
+        """Prepare P ← P - α P Jᵀ S⁻¹ J P for S = factor factorᵀ, and return the function that stores it.
+
+        Raises:
+            NumericalError: The result is not finite.
+        """
