@@ -1,0 +1,73 @@
+"""What every covariance structure offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kova.jacobian import Jacobian
+from kova.prediction import Prediction
+
+
+class Covariance(ABC):
+    """A Gaussian's covariance over d parameters in one structure.
+
+    Attributes:
+        dim: d, the number of parameters.
+        prior_variance: p₀ of P_{0|0} = p₀ I.
+        dtype: Precision of the stored numbers.
+        device: Where they are.
+    """
+
+    dim: int
+    prior_variance: float
+    dtype: torch.dtype
+    device: torch.device
+
+    @abstractmethod
+    def predict(self, jacobian: Jacobian) -> Prediction:
+        """Return P_{t-1|t-1} as the batch behind ``jacobian`` sees it."""
+
+    @abstractmethod
+    def variance_of(self, jacobian: Jacobian) -> Tensor:
+        """Return diag(J P Jᵀ), (N,)."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """Return P as a (d, d) tensor."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """Return the d variances."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes held by this structure."""
+
+    @abstractmethod
+    def mean_variance(self) -> Tensor:
+        """Return tr(P) / d as a 0-dim tensor."""
+
+    @abstractmethod
+    def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Return ``count`` draws from N(0, P), (count, d)."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return a snapshot (copies) that ``torch.load(weights_only=True)`` can read."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a snapshot bit for bit; raise ``ValueError`` before changing anything if it does not fit."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> None:
+        """Move the stored numbers."""
+
+    def trace(self) -> Tensor:
+        """Return tr(P) as a 0-dim tensor."""
+        return self.mean_variance() * self.dim

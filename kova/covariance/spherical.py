@@ -1,0 +1,139 @@
+"""P = variance · I: the structure of a filter without memory. It holds no matrix and never needs the whole Jacobian."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from kova.covariance.base import Covariance
+from kova.jacobian import Jacobian
+from kova.prediction import Prediction
+
+
+class Spherical(Covariance):
+    """The same variance for every parameter, whatever was observed.
+
+    Args:
+        dim: Number of parameters d.
+        prior_variance: p₀.
+        variance: The variance P keeps, p₀/(1-η) under ``Memoryless(η)``.
+        dtype: Precision of the numbers given back.
+        device: Where they are given back.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        prior_variance: float = 1.0,
+        variance: float | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.dim = dim
+        self.prior_variance = prior_variance
+        self.variance = prior_variance if variance is None else variance
+        self.dtype = dtype
+        self.device = torch.device(device)
+
+    @property
+    def nbytes(self) -> int:
+        """Nothing is stored."""
+        return 0
+
+    def predict(self, jacobian: Jacobian) -> SphericalPrediction:
+        """Return P as the batch behind ``jacobian`` sees it."""
+        return SphericalPrediction(self.prior_variance, self.variance, jacobian)
+
+    def variance_of(self, jacobian: Jacobian) -> Tensor:
+        """Return diag(J P Jᵀ), (N,)."""
+        return jacobian.squared_norms() * self.variance
+
+    def dense(self) -> Tensor:
+        """Return variance · I, (d, d)."""
+        return torch.diag(self.diagonal())
+
+    def diagonal(self) -> Tensor:
+        """Return the d equal variances."""
+        return torch.full((self.dim,), self.variance, dtype=self.dtype, device=self.device)
+
+    def mean_variance(self) -> Tensor:
+        """Return the variance."""
+        return torch.tensor(self.variance, dtype=self.dtype, device=self.device)
+
+    def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Return ``count`` draws from N(0, P)."""
+        draws = torch.randn(count, self.dim, dtype=self.dtype, device=self.device, generator=generator)
+        return draws * math.sqrt(self.variance)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the little there is."""
+        return {"structure": "memoryless", "dim": self.dim, "variance": self.variance}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a snapshot.
+
+        Raises:
+            ValueError: It is of another structure or size; nothing was changed.
+        """
+        own = {"structure": "memoryless", "dim": self.dim}
+        theirs = {"structure": state["structure"], "dim": state["dim"]}
+        if own != theirs:
+            raise ValueError(f"the checkpoint's covariance is {theirs}, this optimizer's is {own}")
+        self.variance = float(state["variance"])
+
+    def to(self, device: torch.device) -> None:
+        """Give numbers back on ``device`` from now on."""
+        self.device = device
+
+
+@dataclass(frozen=True, eq=False)
+class SphericalPrediction(Prediction):
+    """variance · I seen by one batch, or by none (``jacobian=None``) when a model is only being tried out."""
+
+    prior_variance: float
+    variance: float
+    jacobian: Jacobian | None = None
+
+    def scaled(self, factor: float) -> Self:
+        """Return factor · P."""
+        return replace(self, variance=factor * self.variance)
+
+    def shifted(self, variance: float) -> Self:
+        """Return P + variance · I."""
+        return replace(self, variance=self.variance + variance)
+
+    def inflated_along_batch(self, weight: float) -> Self:
+        """Without a batch there is no direction to grow; with one the result would not be spherical.
+
+        Raises:
+            TypeError: There is a batch.
+        """
+        if self.jacobian is not None:
+            raise TypeError("a memoryless covariance cannot grow along a batch only")
+        return self
+
+    def max_variance(self) -> float:
+        """Return the variance."""
+        return self.variance
+
+    def gram(self, dtype: torch.dtype) -> Tensor:
+        """Return variance · J Jᵀ, from the layers' factors."""
+        return self._batch.gram(dtype) * self.variance
+
+    def gain(self, weights: Tensor) -> Tensor:
+        """Return variance · Jᵀ weights, one backward pass's worth of work."""
+        return self._batch.transposed_product(weights) * self.variance
+
+    def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
+        """Remember nothing."""
+        return lambda: None
+
+    @property
+    def _batch(self) -> Jacobian:
+        assert self.jacobian is not None, "a trial prediction has no batch"
+        return self.jacobian
