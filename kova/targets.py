@@ -1,0 +1,135 @@
+"""Target labels y(u) of Table 1, on (T,) or (T, envs) tensors.
+
+Everywhere ``next_values[t]`` is the value of the state that step t led to: the true successor, also where the episode
+ended (not the first state after a reset). ``terminated`` means the task ended there, so its value is 0; ``truncated``
+that a time limit cut it, so its value still counts; either way nothing flows across the boundary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kova import _checks
+
+
+def n_step_targets(
+    rewards: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float,
+    n: int | None = None,
+) -> Tensor:
+    """Return k-step labels (A2C, A3C): Σ_{i<k} γⁱ r_{t+i} + γᵏ V(s_{t+k}; θ').
+
+    k is ``n``, or less where the episode or the rollout ends earlier.
+
+    Args:
+        rewards: r, (T,) or (T, envs).
+        next_values: V(s_{t+1}; θ'), like rewards.
+        terminated: Whether the task ended with step t, boolean.
+        truncated: Whether a limit cut the episode after step t, boolean.
+        gamma: γ in [0, 1].
+        n: k; by default as far as the rollout goes.
+
+    Raises:
+        ValueError: Shapes, dtypes or ranges do not fit.
+    """
+    ends, bootstrap = _prepare(rewards, next_values, terminated, truncated, gamma)
+    labels = one_step = rewards + gamma * bootstrap
+    for _ in range(min(len(rewards) if n is None else _checks.count("n", n), len(rewards)) - 1):
+        # Each pass looks one step further, except over a boundary.
+        further = torch.where(ends[:-1], one_step[:-1], rewards[:-1] + gamma * labels[1:])
+        labels = torch.cat([further, one_step[-1:]])
+    return labels
+
+
+def gae_targets(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Return GAE labels (PPO, TRPO): V(s_t; θ') + Σ_i (γλ)ⁱ (r_{t+i} + γ V(s_{t+i+1}; θ') - V(s_{t+i}; θ')).
+
+    Args:
+        rewards: r, (T,) or (T, envs).
+        values: V(s_t; θ'), like rewards.
+        next_values: V(s_{t+1}; θ'), like rewards.
+        terminated: Whether the task ended with step t, boolean.
+        truncated: Whether a limit cut the episode after step t, boolean.
+        gamma: γ in [0, 1].
+        gae_lambda: λ in [0, 1].
+
+    Raises:
+        ValueError: Shapes, dtypes or ranges do not fit.
+    """
+    ends, bootstrap = _prepare(rewards, next_values, terminated, truncated, gamma)
+    _same_shape("values", values, rewards)
+    decay = gamma * _fraction("gae_lambda", gae_lambda)
+    errors = rewards + gamma * bootstrap - values
+    advantages = torch.empty_like(errors)
+    running = torch.zeros_like(errors[-1])
+    for step in reversed(range(len(errors))):
+        running = errors[step] + decay * torch.where(ends[step], torch.zeros_like(running), running)
+        advantages[step] = running
+    return advantages + values
+
+
+def q_targets(rewards: Tensor, next_q: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float) -> Tensor:
+    """Return 1-step action-value labels: r + γ Q(s', π(s'); θ') (DDPG) or r + γ max_a' Q(s', a'; θ') (DQN).
+
+    Args:
+        rewards: r, (T,) or (T, envs).
+        next_q: Q(s', π(s'); θ'), like rewards; or, with one dimension more, Q(s', ·; θ') for all actions.
+        terminated: Whether the task ended with step t, boolean.
+        truncated: Whether a limit cut the episode after step t, boolean; one step ahead it changes nothing.
+        gamma: γ in [0, 1].
+
+    Raises:
+        ValueError: Shapes, dtypes or ranges do not fit.
+    """
+    best = next_q.amax(-1) if next_q.dim() == rewards.dim() + 1 else next_q
+    _, bootstrap = _prepare(rewards, best, terminated, truncated, gamma, name="next_q")
+    return rewards + gamma * bootstrap
+
+
+def _prepare(
+    rewards: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    name: str = "next_values",
+) -> tuple[Tensor, Tensor]:
+    """Check the arguments; return where an episode ended, and the value to bootstrap from."""
+    if rewards.dim() not in (1, 2) or rewards.numel() == 0:
+        raise ValueError(f"rewards must be (T,) or (T, envs) and not empty, got {tuple(rewards.shape)}")
+    _same_shape(name, next_values, rewards)
+    for flag_name, flag in (("terminated", terminated), ("truncated", truncated)):
+        _same_shape(flag_name, flag, rewards)
+        if flag.dtype != torch.bool:
+            raise ValueError(f"{flag_name} must be boolean, got {flag.dtype}")
+    _fraction("gamma", gamma)
+    _checks.finite("rewards", rewards)
+    # A critic's value of a terminal state means nothing and may be anything, even NaN.
+    bootstrap = torch.where(terminated, torch.zeros_like(next_values), next_values)
+    return terminated | truncated, _checks.finite(name, bootstrap)
+
+
+def _same_shape(name: str, value: Tensor, rewards: Tensor) -> None:
+    if value.shape != rewards.shape:
+        raise ValueError(f"{name} must have the shape of rewards, {tuple(rewards.shape)}, got {tuple(value.shape)}")
+
+
+def _fraction(name: str, value: float) -> float:
+    result = _checks.number(name, value)
+    if not 0.0 <= result <= 1.0:
+        raise ValueError(f"{name} must be in [0, 1], got {value!r}")
+    return result
