@@ -1,0 +1,321 @@
+"""The KOVA optimizer, Algorithm 1 of "Trust Region Value Optimization using Kalman Filtering"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from kova import _checks
+from kova import covariance as structures
+from kova._checks import Inputs
+from kova.covariance.base import Covariance
+from kova.errors import NumericalError
+from kova.evolution import Evolution, FadingMemory
+from kova.factorise import cholesky_with_retry
+from kova.noise import Batch, BatchSize, Noise, ObservationNoise
+from kova.observation import Observation, ObservationFn
+from kova.report import StepReport
+
+#: Samples whose Jacobian ``predict`` holds at once.
+PREDICT_CHUNK = 512
+
+
+class KOVA(torch.optim.Optimizer):
+    """An Extended Kalman Filter over the weights of a value function.
+
+    It keeps a Gaussian N(θ, P) over the parameters and, for every batch of N target labels y, takes the step that
+    minimises the linearised L_EKF (Eq. 12): the squared error under the observation noise P_n, plus a trust region in
+    the metric P_{t|t-1}⁻¹.
+
+    Args:
+        critic: Any module; its parameters that require grad are optimised, the others left alone.
+        observation_fn: h, ``(module, inputs) -> (N,)``; by default ``module(inputs)``, (N,) or (N, 1).
+        covariance: Structure of P: a name or an instance from :mod:`kova.covariance`.
+        prior_variance: P_{0|0} = prior_variance · I.
+        evolution: P_v, how the parameters may move between batches.
+        noise: P_n, how the target labels scatter around the value.
+        step_size: α in (0, 1], or a callable of the step number t = 1, 2, …
+        dtype: Of the covariance.
+        memory_budget: Bytes the covariance may take; by default four fifths of what is free.
+
+    Raises:
+        TypeError: An argument is of the wrong kind.
+        ValueError: An argument is out of range, or the module has nothing to optimise.
+        CovarianceTooLarge: P does not fit in memory.
+
+    Example:
+        >>> critic = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        >>> optimizer = KOVA(critic, evolution=FadingMemory(eta=0.01))
+        >>> report = optimizer.step(torch.randn(32, 3), torch.randn(32))
+        >>> value = optimizer.predict(torch.randn(5, 3))
+        >>> value.mean.shape, value.stddev.shape
+        (torch.Size([5]), torch.Size([5]))
+    """
+
+    def __init__(
+        self,
+        critic: nn.Module,
+        observation_fn: ObservationFn | None = None,
+        covariance: str | Covariance = "auto",
+        prior_variance: float = 1.0,
+        evolution: Evolution = FadingMemory(eta=0.01),
+        noise: Noise = BatchSize(),
+        step_size: float | Callable[[int], float] = 1.0,
+        dtype: torch.dtype = torch.float32,
+        *,
+        memory_budget: int | None = None,
+    ) -> None:
+        _check_kinds(critic, observation_fn, evolution, noise, dtype)
+        if not callable(step_size):
+            _check_step_size(step_size)
+        self.observation = Observation(critic, observation_fn)
+        self.evolution = evolution
+        self.noise = noise
+        self.step_size = step_size
+        self.dtype = dtype
+        self.steps = 0
+        self.covariance = structures.build(
+            covariance,
+            evolution,
+            dim=self.observation.dim,
+            prior_variance=_checks.positive("prior_variance", prior_variance),
+            dtype=dtype,
+            device=self.observation.device,
+            budget=None if memory_budget is None else _checks.count("memory_budget", memory_budget),
+        )
+        self.dtype = self.covariance.dtype
+        super().__init__(list(self.observation.parameters.values()), {})
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]
+        self,
+        inputs: Inputs,
+        targets: Tensor,
+        ratio: Tensor | None = None,
+        noise: float | Tensor | None = None,
+    ) -> StepReport:
+        """Condition N(θ, P) on one batch of target labels (one pass of Algorithm 1's loop).
+
+        Args:
+            inputs: u, a tensor or a tuple/dict of tensors whose first dimension is N.
+            targets: y, (N,) or (N, 1).
+            ratio: π_old(a|s)/π_new(a|s), (N,); ``MaxRatio`` needs it.
+            noise: P_n of this step instead of the model's: a variance, (N,) variances or an (N, N) covariance.
+
+        Returns:
+            What the step measured; see :class:`StepReport`.
+
+        Raises:
+            TypeError: An argument is not a tensor.
+            ValueError: Wrong shape, dtype or device, non-finite or out-of-range numbers.
+            NumericalError: S has no Cholesky factor, or the update is not finite.
+
+        After any of them θ, P and the counters are bit-identical to before the call.
+        """
+        self._follow_module()
+        size = _checks.inputs(inputs, self.observation.device)
+        like = torch.empty(0, dtype=self.dtype, device=self.covariance.device)
+        y = _checks.per_sample("targets", targets, like, size=size)
+        pi_ratio = None if ratio is None else _check_ratio(_checks.per_sample("ratio", ratio, like, size=size))
+        alpha = self._alpha(self.steps + 1)
+
+        jacobian = self.observation.linearise(inputs, size, self.dtype)
+        delta = y - jacobian.values
+        P_n = ObservationNoise.of(self.noise.covariance(Batch(delta, pi_ratio)) if noise is None else noise, like=delta)
+        P = self.evolution.predict(self.covariance.predict(jacobian))
+
+        gram = P.gram(self.dtype)
+        L = cholesky_with_retry(
+            "S = J P Jᵀ + P_n",
+            lambda dtype: P_n.added_to(gram if dtype == self.dtype else P.gram(dtype)),
+            self.dtype,
+        )
+        weights = torch.cholesky_solve(delta.to(L.dtype)[:, None], L).squeeze(1).to(self.dtype)
+        update = P.gain(weights).mul_(alpha)
+        if not _checks.all_finite(update):
+            raise NumericalError("the parameter update is not finite; nothing was changed")
+        store = P.condition(L, alpha)
+
+        measured = _measure(gram, P_n, L, delta, weights, alpha)
+        self._move_parameters(update)
+        store()
+        self.steps += 1
+        return StepReport(
+            **measured, update_norm=update.norm(), mean_variance=self.covariance.mean_variance(), innovation=delta
+        )
+
+    @torch.no_grad()
+    def predict(self, inputs: Inputs, observation_noise: float | Tensor | None = None) -> Normal:
+        """Return the distribution of h(u; θ) under the posterior, N(h(u; θ̂), j P jᵀ), one Normal of shape (N,).
+
+        Args:
+            inputs: u, as for :meth:`step`.
+            observation_noise: A scalar or (N,) added to the variance: the distribution of a target label, not a value.
+
+        Raises:
+            TypeError: An argument is of the wrong kind.
+            ValueError: Wrong shape, dtype or device, non-finite or negative numbers.
+        """
+        self._follow_module()
+        size = _checks.inputs(inputs, self.observation.device)
+        means, variances = [], []
+        for start in range(0, size, PREDICT_CHUNK):
+            stop = min(start + PREDICT_CHUNK, size)
+            chunk = _checks.map_inputs(lambda leaf, a=start, b=stop: leaf[a:b], inputs)  # type: ignore[misc]
+            jacobian = self.observation.linearise(chunk, stop - start, self.dtype)
+            means.append(jacobian.values)
+            variances.append(self.covariance.variance_of(jacobian))
+        mean, variance = torch.cat(means), torch.cat(variances)
+        if observation_noise is not None:
+            variance = variance.clamp(min=0.0) + _check_observation_noise(observation_noise, mean)
+        # A Normal needs a positive scale; rounding can leave a well-known value at or just below 0.
+        return Normal(mean, variance.clamp(min=torch.finfo(self.dtype).tiny).sqrt())
+
+    @torch.no_grad()
+    def sample(self, count: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Draw critics from N(θ, P).
+
+        Args:
+            count: How many.
+            generator: Source of randomness, on the covariance's device.
+
+        Returns:
+            {parameter name: (count, *shape)}, for ``torch.func.functional_call`` under ``vmap``.
+
+        Raises:
+            ValueError: ``count`` is below 1.
+            NumericalError: P has no Cholesky factor.
+        """
+        self._follow_module()
+        draws = self.covariance.sample(_checks.count("count", count), generator)
+        parameters = self.observation.parameters
+        parts = draws.split([parameter.numel() for parameter in parameters.values()], dim=1)
+        return {
+            name: parameter + part.view(count, *parameter.shape).to(parameter.dtype)
+            for (name, parameter), part in zip(parameters.items(), parts, strict=True)
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a snapshot from which a filter over the same critic continues bit for bit.
+
+        The critic's own weights are the module's, as with any optimizer. Unlike Adam's, the tensors are copies.
+        """
+        return {
+            **super().state_dict(),
+            "format": 1,
+            "steps": self.steps,
+            "parameters": {name: list(p.shape) for name, p in self.observation.parameters.items()},
+            "covariance": self.covariance.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a snapshot of :meth:`state_dict`, on the device of the module.
+
+        Raises:
+            ValueError: It belongs to another optimizer or another critic; nothing was changed.
+        """
+        if "covariance" not in state_dict or "steps" not in state_dict:
+            raise ValueError("state_dict is not a KOVA's: it has no covariance")
+        if state_dict["format"] != 1:
+            raise ValueError(f"state_dict has format {state_dict['format']}, this version of kova reads format 1")
+        own = {name: list(p.shape) for name, p in self.observation.parameters.items()}
+        if state_dict["parameters"] != own:
+            raise ValueError(f"state_dict belongs to a critic with {state_dict['parameters']}, this one has {own}")
+        self._follow_module()
+        self.covariance.load_state_dict(state_dict["covariance"])
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self.steps = int(state_dict["steps"])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take the critic's parameters, once.
+
+        Raises:
+            ValueError: Called by a user: P is over the parameters the critic had at construction.
+        """
+        if self.param_groups:
+            raise ValueError("KOVA optimises the critic it was made for; parameters cannot be added")
+        super().add_param_group(param_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep everything: the base class would drop θ's names, P and the models on deepcopy and pickle."""
+        return self.__dict__.copy()
+
+    def __repr__(self) -> str:
+        """Say what the filter is made of."""
+        parts = (
+            f"{type(self.covariance).__name__.lower()} P over {self.covariance.dim} parameters",
+            f"evolution={self.evolution!r}",
+            f"noise={self.noise!r}",
+            f"steps={self.steps}",
+        )
+        return f"KOVA({', '.join(parts)})"
+
+    def _alpha(self, step: int) -> float:
+        return _check_step_size(self.step_size(step) if callable(self.step_size) else self.step_size)
+
+    def _follow_module(self) -> None:
+        if self.covariance.device != self.observation.device:
+            self.covariance.to(self.observation.device)
+
+    def _move_parameters(self, update: Tensor) -> None:
+        parameters = list(self.observation.parameters.values())
+        for parameter, part in zip(parameters, update.split([p.numel() for p in parameters]), strict=True):
+            parameter.add_(part.view_as(parameter).to(parameter.dtype))
+
+
+def _measure(
+    gram: Tensor, P_n: ObservationNoise, L: Tensor, delta: Tensor, weights: Tensor, alpha: float
+) -> dict[str, Tensor]:
+    """Return the by-products of a step, all O(N²) from L and weights = S⁻¹δ."""
+    size = delta.shape[0]
+    squared = torch.dot(delta, weights)
+    log_det = 2.0 * L.diagonal().log().sum().to(delta.dtype)
+    return {
+        "loss": delta.square().mean() / 2.0,
+        "nis": squared / size,
+        "log_likelihood": -0.5 * (squared + log_det + size * math.log(2.0 * math.pi)),
+        "information_gain": 0.5 * (log_det - P_n.log_det),
+        "trust_region": 0.5 * alpha**2 * torch.dot(weights, gram @ weights),
+    }
+
+
+def _check_kinds(critic: object, observation_fn: object, evolution: object, noise: object, dtype: object) -> None:
+    if not isinstance(critic, nn.Module):
+        raise TypeError(f"critic must be a torch.nn.Module, got {type(critic).__name__}")
+    if observation_fn is not None and not callable(observation_fn):
+        raise TypeError(f"observation_fn must be a callable (module, inputs) -> (N,), got {observation_fn!r}")
+    if not isinstance(evolution, Evolution):
+        raise TypeError(f"evolution must be a kova.Evolution such as kova.FadingMemory(0.01), got {evolution!r}")
+    if not isinstance(noise, Noise):
+        raise TypeError(f"noise must be a kova.Noise such as kova.BatchSize(), got {noise!r}")
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype of the covariance must be torch.float32 or torch.float64, got {dtype}")
+
+
+def _check_step_size(value: object) -> float:
+    alpha = _checks.number("step_size", value)
+    if not 0.0 < alpha <= 1.0:
+        raise ValueError(f"step_size must be in (0, 1], got {value!r}")
+    return alpha
+
+
+def _check_ratio(ratio: Tensor) -> Tensor:
+    if bool((ratio < 0).any()):
+        raise ValueError(f"ratio of probabilities must be >= 0, {int((ratio < 0).sum())} entries are negative")
+    return ratio
+
+
+def _check_observation_noise(value: float | Tensor, mean: Tensor) -> float | Tensor:
+    if not isinstance(value, Tensor):
+        return _checks.non_negative("observation_noise", value)
+    if value.dim() == 0:
+        value = value.expand(mean.shape)
+    variance = _checks.per_sample("observation_noise", value, mean, size=mean.shape[0])
+    if bool((variance < 0).any()):
+        raise ValueError("observation_noise is a variance and must be >= 0")
+    return variance
