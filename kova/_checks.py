@@ -66,7 +66,7 @@ def finite(name: str, tensor: Tensor) -> Tensor:
 def all_finite(tensor: Tensor) -> bool:
     """Say whether every entry is finite."""
     # A sum is finite only if its terms are, and costs a third of looking at each; a sum of finite terms may overflow.
-    if tensor.is_floating_point() and math.isfinite(float(tensor.sum())):
+    if tensor.is_floating_point() and math.isfinite(float(tensor.detach().sum())):
         return True
     return bool(torch.isfinite(tensor).all())
 

@@ -11,7 +11,7 @@ from kova.errors import NumericalError
 
 
 def cholesky_with_jitter(what: str, matrix: Tensor, jitter: float) -> Tensor:
-    """Factorise a positive semi-definite matrix, adding the least of jitter · {1, 10, …, 1e5} to its diagonal that works.
+    """Factorise a positive semi-definite matrix with the least of jitter · {1, 10, …, 1e5} on its diagonal that works.
 
     Raises:
         NumericalError: None does.

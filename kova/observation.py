@@ -157,7 +157,7 @@ class Observation:
             raise ValueError(f"torch.func cannot differentiate the critic one sample at a time: {error}") from error
         if not torch.allclose(again.to(values.dtype), values, rtol=1e-2, atol=1e-2 * float(values.abs().max()) + 1e-6):
             raise ValueError("h of one input depends on the other inputs of its batch (a batch norm in training?)")
-        return {name: RowsBlock(rows[f"module.{name}"].flatten(1).to(values.dtype)) for name in names}
+        return {name: RowsBlock(rows[f"module.{name}"].reshape(len(values), -1).to(values.dtype)) for name in names}
 
     def _call(self, inputs: Inputs, size: int) -> Tensor:
         """Return h(u; θ) as the critic gives it, flattened to (N,)."""

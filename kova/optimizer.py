@@ -226,9 +226,10 @@ class KOVA(torch.optim.Optimizer):
         own = {name: list(p.shape) for name, p in self.observation.parameters.items()}
         if state_dict["parameters"] != own:
             raise ValueError(f"state_dict belongs to a critic with {state_dict['parameters']}, this one has {own}")
+        self.covariance.check_state(state_dict["covariance"])
         self._follow_module()
-        self.covariance.load_state_dict(state_dict["covariance"])
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self.covariance.load_state_dict(state_dict["covariance"])
         self.steps = int(state_dict["steps"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -248,7 +249,7 @@ class KOVA(torch.optim.Optimizer):
     def __repr__(self) -> str:
         """Say what the filter is made of."""
         parts = (
-            f"{type(self.covariance).__name__.lower()} P over {self.covariance.dim} parameters",
+            f"{self.covariance.name} P over {self.covariance.dim} parameters",
             f"evolution={self.evolution!r}",
             f"noise={self.noise!r}",
             f"steps={self.steps}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,11 @@ class Covariance(ABC):
         dtype: Precision of the stored numbers.
         device: Where they are.
     """
+
+    #: What ``covariance=`` calls this structure.
+    name: ClassVar[str]
+    #: The entries of its snapshot beside structure, dim and dtype.
+    state_keys: ClassVar[tuple[str, ...]]
 
     dim: int
     prior_variance: float
@@ -56,13 +61,35 @@ class Covariance(ABC):
     def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Return ``count`` draws from N(0, P), (count, d)."""
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return a snapshot (copies) that ``torch.load(weights_only=True)`` can read."""
+        return {**self._identity(), **self._content()}
 
-    @abstractmethod
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise ``ValueError`` if ``state`` is not a snapshot of the same structure, size and precision."""
+        own = self._identity()
+        theirs = {key: state.get(key) for key in own}
+        if own != theirs:
+            raise ValueError(f"the checkpoint's covariance is {theirs}, this optimizer's is {own}")
+        missing = set(self.state_keys) - state.keys()
+        if missing:
+            raise ValueError(f"the checkpoint's covariance lacks {sorted(missing)}")
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a snapshot bit for bit; raise ``ValueError`` before changing anything if it does not fit."""
+        self.check_state(state)
+        self._restore(state)
+
+    def _identity(self) -> dict[str, Any]:
+        return {"structure": self.name, "dim": self.dim, "dtype": str(self.dtype)}
+
+    @abstractmethod
+    def _content(self) -> dict[str, Any]:
+        """Return copies of every number that determines the next step."""
+
+    @abstractmethod
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Take over the numbers of a snapshot that fits."""
 
     @abstractmethod
     def to(self, device: torch.device) -> None:

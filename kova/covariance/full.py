@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -39,6 +39,9 @@ class Full(Covariance):
         dtype: Precision of P.
         device: Where P lives.
     """
+
+    name: ClassVar[str] = "full"
+    state_keys: ClassVar[tuple[str, ...]] = ("shift", "scale", "panels", "rows", "signs", "variances")
 
     def __init__(
         self,
@@ -150,11 +153,8 @@ class Full(Covariance):
         draws = torch.randn(count, self.dim, dtype=self.dtype, device=self.device, generator=generator)
         return draws @ factor.T
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return copies of every number that determines the next step."""
+    def _content(self) -> dict[str, Any]:
         return {
-            "structure": "full",
-            "dim": self.dim,
             "shift": self._shift,
             "scale": self._scale,
             "panels": [panel.clone() for panel in self._matrix.panels],
@@ -163,16 +163,7 @@ class Full(Covariance):
             "variances": self._variances.clone(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a snapshot bit for bit.
-
-        Raises:
-            ValueError: It is of another structure, size or precision; nothing was changed.
-        """
-        own = {"structure": "full", "dim": self.dim, "dtype": self.dtype}
-        theirs = {"structure": state["structure"], "dim": state["dim"], "dtype": state["variances"].dtype}
-        if own != theirs or [panel.shape for panel in state["panels"]] != [p.shape for p in self._matrix.panels]:
-            raise ValueError(f"the checkpoint's covariance is {theirs}, this optimizer's is {own}")
+    def _restore(self, state: dict[str, Any]) -> None:
         for panel, saved in zip(self._matrix.panels, state["panels"], strict=True):
             panel.copy_(saved)
         self._used = len(state["rows"])

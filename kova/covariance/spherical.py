@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ class Spherical(Covariance):
         dtype: Precision of the numbers given back.
         device: Where they are given back.
     """
+
+    name: ClassVar[str] = "memoryless"
+    state_keys: ClassVar[tuple[str, ...]] = ("variance",)
 
     def __init__(
         self,
@@ -70,20 +73,10 @@ class Spherical(Covariance):
         draws = torch.randn(count, self.dim, dtype=self.dtype, device=self.device, generator=generator)
         return draws * math.sqrt(self.variance)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the little there is."""
-        return {"structure": "memoryless", "dim": self.dim, "variance": self.variance}
+    def _content(self) -> dict[str, Any]:
+        return {"variance": self.variance}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a snapshot.
-
-        Raises:
-            ValueError: It is of another structure or size; nothing was changed.
-        """
-        own = {"structure": "memoryless", "dim": self.dim}
-        theirs = {"structure": state["structure"], "dim": state["dim"]}
-        if own != theirs:
-            raise ValueError(f"the checkpoint's covariance is {theirs}, this optimizer's is {own}")
+    def _restore(self, state: dict[str, Any]) -> None:
         self.variance = float(state["variance"])
 
     def to(self, device: torch.device) -> None:
