@@ -33,7 +33,7 @@ class Block(ABC):
 
     @abstractmethod
     def transposed_product(self, weights: Tensor) -> Tensor:
-        """Return Jᵀ weights, (size,), for weights (N,)."""
+        """Return Jᵀ weights, (size,), for weights (N,), in their dtype."""
 
 
 class LinearBlock(Block):
@@ -79,7 +79,7 @@ class LinearBlock(Block):
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Σₙ wₙ gₙ ⊗ (aₙ, 1)."""
         weighted = self.gradient * weights[:, None]
-        parts = [(weighted.T @ self.activation).reshape(-1)] if self.weight else []
+        parts = [(weighted.T @ self.activation.to(weights.dtype)).reshape(-1)] if self.weight else []
         return torch.cat([*parts, weighted.sum(0)]) if self.bias else parts[0]
 
 
@@ -109,7 +109,7 @@ class RowsBlock(Block):
 
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Jᵀ weights."""
-        return self.rows.T @ weights
+        return self.rows.T.to(weights.dtype) @ weights
 
 
 class Jacobian:

@@ -135,8 +135,9 @@ class KOVA(torch.optim.Optimizer):
             lambda dtype: P_n.added_to(gram if dtype == self.dtype else P.gram(dtype)),
             self.dtype,
         )
-        weights = torch.cholesky_solve(delta.to(L.dtype)[:, None], L).squeeze(1).to(self.dtype)
-        update = P.gain(weights).mul_(alpha)
+        # Where S needed float64 its inverse times δ does too: large terms cancel in the gain.
+        weights = torch.cholesky_solve(delta.to(L.dtype)[:, None], L).squeeze(1)
+        update = P.gain(weights).to(self.dtype).mul_(alpha)
         if not _checks.all_finite(update):
             raise NumericalError("the parameter update is not finite; nothing was changed")
         store = P.condition(L, alpha)
@@ -274,14 +275,15 @@ def _measure(
 ) -> dict[str, Tensor]:
     """Return the by-products of a step, all O(N²) from L and weights = S⁻¹δ."""
     size = delta.shape[0]
-    squared = torch.dot(delta, weights)
+    squared = torch.dot(delta.to(L.dtype), weights).to(delta.dtype)
     log_det = 2.0 * L.diagonal().log().sum().to(delta.dtype)
+    energy = torch.dot(weights, gram.to(L.dtype) @ weights).to(delta.dtype)
     return {
         "loss": delta.square().mean() / 2.0,
         "nis": squared / size,
         "log_likelihood": -0.5 * (squared + log_det + size * math.log(2.0 * math.pi)),
         "information_gain": 0.5 * (log_det - P_n.log_det),
-        "trust_region": 0.5 * alpha**2 * torch.dot(weights, gram @ weights),
+        "trust_region": 0.5 * alpha**2 * energy,
     }
 
 

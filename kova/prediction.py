@@ -73,7 +73,7 @@ class Prediction(ABC):
 
     @abstractmethod
     def gain(self, weights: Tensor) -> Tensor:
-        """Return P Jᵀ weights, (d,), for weights (N,)."""
+        """Return P Jᵀ weights, (d,), for weights (N,), in their dtype."""
 
     @abstractmethod
     def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:

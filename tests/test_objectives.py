@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -64,7 +65,7 @@ def test_theorem_2_the_residual_of_the_kl_form_falls_as_the_cube_of_the_displace
         change = literal.h(here, seen) - literal.h(predicted, seen)
         kl = kl_decomposition(innovation, sigma, change, sigma)
         residuals.append(float((ekf_loss(innovation, sigma, displacement, P) - kl.total).abs()))
-    slopes = [math.log2(a / b) for a, b in zip(residuals, residuals[1:], strict=False)]
+    slopes = [math.log2(a / b) for a, b in itertools.pairwise(residuals)]
     assert slopes[-1] == pytest.approx(3.0, abs=0.15)
     assert all(slope > 2.5 for slope in slopes)
 

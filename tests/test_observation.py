@@ -210,7 +210,7 @@ def test_torch_func_works_in_chunks(monkeypatch):
 def test_samples_that_depend_on_each_other_are_refused():
     critic = nn.Sequential(nn.Linear(INPUTS, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
     optimizer = kova.KOVA(critic)
-    with pytest.raises(ValueError, match="one sample at a time|other inputs of its batch"):
+    with pytest.raises(ValueError, match=r"one sample at a time|other inputs of its batch"):
         optimizer.step(*batch())
     critic.eval()
     optimizer.step(*batch())

@@ -247,7 +247,7 @@ class FullPrediction(Prediction):
 
     def gain(self, weights: Tensor) -> Tensor:
         """Return P Jᵀ weights."""
-        return self._cross @ weights
+        return self._cross.to(weights.dtype) @ weights
 
     def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
         """Prepare P ← P - α WᵀW with W = L⁻¹ J P: one symmetric rank-N update, K is never formed."""

@@ -1,0 +1,96 @@
+"""A step happens wholly or not at all, and float32 gets a second chance in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import REMEMBERING, batch, mlp, relative, same_bits, snapshot, theta
+from torch import nn
+
+import kova
+
+TWINS = torch.tensor([[0.3, -0.2, 0.5]]).expand(4, 3).contiguous()
+LABELS = torch.tensor([1.0, 1.1, 0.9, 1.0])
+
+
+def twin_optimizer(prior: float, noise: float, evolution: kova.Evolution, dtype: torch.dtype) -> kova.KOVA:
+    """Four equal samples make J P Jᵀ of rank one; only the noise keeps S regular."""
+    torch.manual_seed(0)
+    critic = nn.Linear(3, 1).to(dtype)
+    return kova.KOVA(
+        critic, prior_variance=prior, evolution=evolution, noise=kova.ConstantNoise(noise), dtype=dtype
+    )
+
+
+@pytest.mark.parametrize("evolution", [kova.Static(), kova.Memoryless(0.0)], ids=repr)
+def test_a_factorisation_that_fails_in_float32_is_retried_in_float64(evolution):
+    # 2^27 swallows the noise in float32 and leaves the product P Jᵀ exact.
+    narrow = twin_optimizer(2.0**27, 1e-3, evolution, torch.float32)
+    wide = twin_optimizer(2.0**27, 1e-3, evolution, torch.float64)
+    S = 2.0**27 * (TWINS @ TWINS.T + 1) + 1e-3 * torch.eye(4)
+    assert int(torch.linalg.cholesky_ex(S).info) > 0, "float32 would do: the test proves nothing"
+    wide.observation.module.load_state_dict(narrow.observation.module.state_dict())
+    narrow.step(TWINS, LABELS)
+    wide.step(TWINS.double(), LABELS.double())
+    u = TWINS[:1]
+    assert relative(narrow.predict(u).mean, wide.predict(u.double()).mean) < 1e-4
+    assert narrow.steps == 1
+
+
+@pytest.mark.parametrize("evolution", [kova.Static(), kova.Memoryless(0.0)], ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_that_fails_in_float64_too_changes_nothing(evolution, dtype):
+    optimizer = twin_optimizer(2.0**60, 1e-12, evolution, dtype)
+    before = snapshot(optimizer)
+    with pytest.raises(kova.NumericalError, match="nothing was changed"):
+        optimizer.step(TWINS.to(dtype), LABELS.to(dtype))
+    assert same_bits(before, snapshot(optimizer))
+    optimizer.step(TWINS.to(dtype), LABELS.to(dtype), noise=1e20)
+    assert optimizer.steps == 1
+
+
+@pytest.mark.parametrize("evolution", REMEMBERING, ids=repr)
+def test_failures_between_steps_leave_no_trace(evolution):
+    calm, troubled = (kova.KOVA(mlp(), evolution=evolution, dtype=torch.float64) for _ in range(2))
+    u, y = batch(24)
+    wrong = [
+        {"inputs": u * torch.nan, "targets": y},
+        {"inputs": u, "targets": y * torch.inf},
+        {"inputs": u, "targets": y, "noise": torch.zeros(24, dtype=torch.float64)},
+        {"inputs": u, "targets": y[:3]},
+    ]
+    for step in range(30):
+        calm.step(*batch(24, seed=step))
+        with pytest.raises(ValueError, match="."):
+            troubled.step(**wrong[step % len(wrong)])
+        troubled.step(*batch(24, seed=step))
+    assert same_bits(snapshot(calm), snapshot(troubled))
+
+
+def test_an_error_late_in_the_step_changes_nothing():
+    class Late(kova.Evolution):
+        """Fails after everything else has been checked."""
+
+        def predict(self, P):
+            if P.max_variance() < 0.999:
+                raise RuntimeError("late")
+            return P
+
+    critic = nn.Linear(3, 1).double()
+    optimizer = kova.KOVA(critic, evolution=Late(), noise=kova.ConstantNoise(0.1), dtype=torch.float64)
+    u, y = batch(24)
+    optimizer.step(u, y)
+    before = snapshot(optimizer)
+    with pytest.raises(RuntimeError, match="late"):
+        optimizer.step(u, y)
+    assert same_bits(before, snapshot(optimizer))
+
+
+def test_an_update_that_overflows_changes_nothing():
+    critic = nn.Linear(3, 1)
+    optimizer = kova.KOVA(critic, prior_variance=1e30, noise=kova.ConstantNoise(1e30), evolution=kova.Static())
+    before, weights = snapshot(optimizer), theta(critic)
+    with pytest.raises((kova.NumericalError, ValueError)):
+        optimizer.step(torch.full((2, 3), 1e12), torch.tensor([1e30, -1e30]))
+    assert same_bits(before, snapshot(optimizer))
+    assert torch.equal(weights, theta(critic))
