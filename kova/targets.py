@@ -38,8 +38,11 @@ def n_step_targets(
         ValueError: Shapes, dtypes or ranges do not fit.
     """
     ends, bootstrap = _prepare(rewards, next_values, terminated, truncated, gamma)
-    labels = one_step = rewards + gamma * bootstrap
-    for _ in range(min(len(rewards) if n is None else _checks.count("n", n), len(rewards)) - 1):
+    one_step = rewards + gamma * bootstrap
+    if n is None or _checks.count("n", n) >= len(rewards):
+        return _accumulate(rewards, one_step, ends, gamma)
+    labels = one_step
+    for _ in range(n - 1):
         # Each pass looks one step further, except over a boundary.
         further = torch.where(ends[:-1], one_step[:-1], rewards[:-1] + gamma * labels[1:])
         labels = torch.cat([further, one_step[-1:]])
@@ -74,12 +77,7 @@ def gae_targets(
     _same_shape("values", values, rewards)
     decay = gamma * _fraction("gae_lambda", gae_lambda)
     errors = rewards + gamma * bootstrap - values
-    advantages = torch.empty_like(errors)
-    running = torch.zeros_like(errors[-1])
-    for step in reversed(range(len(errors))):
-        running = errors[step] + decay * torch.where(ends[step], torch.zeros_like(running), running)
-        advantages[step] = running
-    return advantages + values
+    return values + _accumulate(errors, errors, ends, decay)
 
 
 def q_targets(rewards: Tensor, next_q: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float) -> Tensor:
@@ -98,6 +96,14 @@ def q_targets(rewards: Tensor, next_q: Tensor, terminated: Tensor, truncated: Te
     best = next_q.amax(-1) if next_q.dim() == rewards.dim() + 1 else next_q
     _, bootstrap = _prepare(rewards, best, terminated, truncated, gamma, name="next_q")
     return rewards + gamma * bootstrap
+
+
+def _accumulate(terms: Tensor, last: Tensor, ends: Tensor, decay: float) -> Tensor:
+    """Return x with x_t = terms_t + decay · x_{t+1}, and x_t = last_t where an episode or the rollout ends."""
+    result = last.clone()
+    for step in reversed(range(len(terms) - 1)):
+        result[step] = torch.where(ends[step], last[step], terms[step] + decay * result[step + 1])
+    return result
 
 
 def _prepare(

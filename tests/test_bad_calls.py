@@ -289,7 +289,7 @@ def test_an_own_evolution_that_returns_nothing():
         def predict(self, P):
             P.scaled(2.0)
 
-    with pytest.raises(TypeError, match="evolution.predict must return"):
+    with pytest.raises(TypeError, match=r"evolution\.predict must return"):
         kova.KOVA(mlp(), evolution=Broken())
 
 

@@ -1,0 +1,1 @@
+"""Experiments that show what the filter does; they need the ``experiments`` extra."""
