@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -62,6 +63,15 @@ class LinearBlock(Block):
         if self.bias:
             out[self._weights :] = gradient
 
+    def write_units(self, out: Tensor) -> None:
+        """Write Jᵀ unit by unit, g_o · (a, 1), into ``out``, (fan-out, fan-in + 1, N) or without what is frozen."""
+        gradient = self.gradient.T.contiguous()
+        fan_in = self._weights // len(gradient)
+        if self.weight:
+            torch.mul(gradient[:, None], self.activation.T.contiguous()[None], out=out[:, :fan_in])
+        if self.bias:
+            out[:, fan_in] = gradient
+
     def gram(self, dtype: torch.dtype) -> Tensor:
         """Return (a aᵀ + 1) ∘ (g gᵀ): O(N² (fan-in + fan-out)), J is never formed."""
         gradient = self.gradient.to(dtype)
@@ -117,17 +127,28 @@ class Jacobian:
 
     Args:
         blocks: What it is made of, in order.
-        values: h(u; θ), (N,), in the dtype of the filter.
+        values: h(u; θ), (N,), in the dtype of the critic.
+        dtype: Of the derivatives.
     """
 
-    def __init__(self, blocks: Sequence[Block], values: Tensor) -> None:
+    def __init__(self, blocks: Sequence[Block], values: Tensor, dtype: torch.dtype) -> None:
         self.blocks = list(blocks)
         self.values = values
+        self.dtype = dtype
         self.dim = sum(block.size for block in self.blocks)
+
+    def block_at(self, start: int) -> Block | None:
+        """Return the block whose first column is ``start``, if one begins there."""
+        return self._starts.get(start)
+
+    @cached_property
+    def _starts(self) -> dict[int, Block]:
+        starts = accumulate((block.size for block in self.blocks[:-1]), initial=0)
+        return dict(zip(starts, self.blocks, strict=True))
 
     @cached_property
     def _transposed(self) -> Tensor:
-        out = self.values.new_empty(self.dim, self.values.shape[0])
+        out = torch.empty(self.dim, len(self.values), dtype=self.dtype, device=self.values.device)
         for block, part in zip(self.blocks, out.split([block.size for block in self.blocks]), strict=True):
             block.write_transposed(part)
         return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from cases import INPUTS, batch, mlp
@@ -161,7 +163,45 @@ class Spectral(nn.Module):
         return self.out(self.layer(u).tanh())
 
 
-@pytest.mark.parametrize("critic", [Tied, Twice, Bypassed, InPlace, Sequence, Residual, Spectral])
+class OldWeightNorm(nn.Module):
+    """A layer whose weight is recomputed by a hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.layer = nn.utils.weight_norm(nn.Linear(INPUTS, 4))
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.out(self.layer(u).tanh())
+
+
+class Agents(nn.Module):
+    """A layer sees (N · agents, features)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Linear(1, 4), nn.Linear(4, 1)
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.out(self.layer(u.reshape(-1, 1)).tanh().reshape(len(u), -1, 4).sum(1))
+
+
+class Recurrent(nn.Module):
+    """vmap cannot follow a GRU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.GRU(1, 3, batch_first=True), nn.Linear(3, 1)
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.out(self.cell(u[:, :, None])[0][:, -1])
+
+
+@pytest.mark.parametrize(
+    "critic", [Tied, Twice, Bypassed, InPlace, Sequence, Residual, Spectral, OldWeightNorm, Agents, Recurrent]
+)
 def test_what_does_not_factorise_is_still_right(critic):
     torch.manual_seed(0)
     jacobian, _ = linearised(critic().double(), batch()[0])
@@ -173,10 +213,61 @@ def test_a_subclass_of_linear_is_not_taken_for_one():
     assert kinds(jacobian) == [RowsBlock, RowsBlock]
 
 
-def test_a_convolution_goes_by_samples_and_its_head_by_layer():
+@pytest.mark.parametrize("trained", ["all", "weight", "bias"])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: nn.Conv2d(2, 3, 2), (2, 4, 5)),
+        (lambda: nn.Conv2d(2, 3, (2, 3), stride=(1, 2), padding=(1, 2), dilation=(2, 1)), (2, 4, 5)),
+        (lambda: nn.LayerNorm(4), (4,)),
+        (lambda: nn.LayerNorm((3, 4), eps=1e-3), (2, 3, 4)),
+        (lambda: nn.Linear(4, 3), (2, 5, 4)),
+        (lambda: nn.Linear(4, 3), (4,)),
+    ],
+    ids=["conv", "conv with options", "norm", "norm of two dimensions", "linear on a sequence", "linear"],
+)
+def test_a_layer_by_its_rule(layer, shape, trained):
     torch.manual_seed(0)
-    critic = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(8, 1)).double()
-    jacobian, _ = linearised(critic, torch.randn(5, 1, 3, 3).double())
+    critic = nn.Sequential(layer(), nn.Tanh(), nn.Flatten(), nn.LazyLinear(1))
+    critic(torch.zeros(2, *shape))
+    for name, parameter in critic[0].named_parameters():
+        parameter.requires_grad_(trained in ("all", name))
+    critic = critic.double()
+    observation = Observation(critic, None)
+    u = torch.randn(5, *shape).double()
+    assert observation._layers[0] is critic[0]
+    linearised(critic, u)
+    observation.linearise(u, 5, torch.float64)
+    (plan,) = observation._plans.values()
+    assert plan.layers[0] is critic[0]
+
+
+def test_an_embedding_by_its_rule():
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.out = nn.Embedding(6, 3, padding_idx=0), nn.Linear(3, 1)
+
+        def forward(self, u: Tensor) -> Tensor:
+            return self.out(self.embed(u).sum(1).tanh())
+
+    torch.manual_seed(0)
+    linearised(Words().double(), torch.tensor([[0, 1, 1], [2, 3, 0], [5, 5, 5], [4, 0, 0]]))
+
+
+def test_a_layer_called_twice_by_its_rule():
+    torch.manual_seed(0)
+    critic = Twice().double()
+    observation = Observation(critic, None)
+    observation.linearise(batch()[0], 8, torch.float64)
+    (plan,) = observation._plans.values()
+    assert set(plan.layers) == {critic.layer, critic.out}
+
+
+def test_a_convolution_with_groups_and_an_inplace_activation():
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Conv2d(2, 4, 2, groups=2), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 1))
+    jacobian, _ = linearised(critic.double(), torch.randn(5, 2, 3, 3).double())
     assert kinds(jacobian) == [RowsBlock, RowsBlock, LinearBlock]
 
 
@@ -207,25 +298,37 @@ def test_torch_func_works_in_chunks(monkeypatch):
     torch.testing.assert_close(whole.transposed(), chunked.transposed())
 
 
-def test_samples_that_depend_on_each_other_are_refused():
+class Centred(nn.Module):
+    """Every sample's value depends on all samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(INPUTS, 1)
+
+    def forward(self, u: Tensor) -> Tensor:
+        value = self.layer(u)
+        return value - 0.5 * value.mean()
+
+
+def test_a_batch_norm_in_training_is_refused_before_it_learns():
     critic = nn.Sequential(nn.Linear(INPUTS, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
     optimizer = kova.KOVA(critic)
-    with pytest.raises(ValueError, match=r"one sample at a time|other inputs of its batch"):
+    before = critic[1].running_mean.clone()
+    with pytest.raises(ValueError, match=r"critic\.eval\(\)"):
         optimizer.step(*batch())
+    assert torch.equal(critic[1].running_mean, before)
     critic.eval()
     optimizer.step(*batch())
 
-    class Centred(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(INPUTS, 1)
 
-        def forward(self, u: Tensor) -> Tensor:
-            value = self.layer(u)
-            return value - value.mean()
-
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_samples_that_depend_on_each_other_are_refused(dtype):
+    optimizer = kova.KOVA(Centred().to(dtype))
+    u, y = batch()
+    # One sample cannot show it; the first larger batch must.
+    optimizer.predict(u[:1].to(dtype))
     with pytest.raises(ValueError, match="other inputs of its batch"):
-        kova.KOVA(Centred().double()).step(*batch())
+        optimizer.step(u.to(dtype), y)
 
 
 def test_a_constant_critic_is_refused():
@@ -248,6 +351,31 @@ def test_no_hook_is_left_behind_even_by_an_error():
     with pytest.raises(ValueError, match="inputs"):
         optimizer.step(torch.randn(8, 7).double(), batch()[1])
     assert all(not module._forward_hooks for module in critic.modules())
+
+
+def test_a_parameter_that_was_frozen_later_is_not_moved():
+    critic = mlp()
+    optimizer = kova.KOVA(critic)
+    optimizer.step(*batch())
+    critic[0].weight.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"'0\.weight' .* frozen"):
+        optimizer.step(*batch())
+
+
+def test_autocast_and_inference_mode_do_not_reach_the_filter():
+    plain, cast, inferred = (kova.KOVA(mlp(dtype=torch.float32), evolution=kova.FadingMemory(0.1)) for _ in range(3))
+    for step in range(12):
+        u, y = batch(24, seed=step, dtype=torch.float32)
+        plain.step(u, y)
+        with torch.autocast("cpu", torch.bfloat16):
+            cast.step(u, y)
+            cast.predict(u)
+        with torch.inference_mode():
+            inferred.step(u.clone(), y.clone())
+            inferred.predict(u.clone())
+    for other in (cast, inferred):
+        assert torch.equal(plain.covariance.dense(), other.covariance.dense())
+    inferred.step(u, y)
 
 
 def test_memoryless_never_forms_the_jacobian(monkeypatch):
