@@ -11,17 +11,17 @@ from kova.errors import NumericalError
 
 
 def cholesky_with_jitter(what: str, matrix: Tensor, jitter: float) -> Tensor:
-    """Factorise a positive semi-definite matrix with the least of jitter · {1, 10, …, 1e5} on its diagonal that works.
+    """Factorise positive semi-definite matrices with the least of jitter · {1, 10, …, 1e5} on the diagonal that works.
 
     Raises:
         NumericalError: None does.
     """
     for boost in range(6):
         regular = matrix.clone()
-        regular.diagonal().add_(jitter * 10.0**boost)
+        regular.diagonal(dim1=-2, dim2=-1).add_(jitter * 10.0**boost)
         factor: Tensor
         factor, status = torch.linalg.cholesky_ex(regular)
-        if int(status) == 0:
+        if not bool(status.any()):
             return factor
     raise NumericalError(f"{what} is not positive semi-definite, even with {jitter * 1e5:g} on its diagonal")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +22,10 @@ from kova.factorise import cholesky_with_retry
 from kova.noise import Batch, BatchSize, Noise, ObservationNoise
 from kova.observation import Observation, ObservationFn
 from kova.report import StepReport
+
+#: Of the state_dict.
+FORMAT = 1
+STATE_KEYS = {"state", "param_groups", "format", "steps", "parameters", "covariance"}
 
 #: Samples whose Jacobian ``predict`` holds at once.
 PREDICT_CHUNK = 512
@@ -42,6 +48,8 @@ class KOVA(torch.optim.Optimizer):
         step_size: α in (0, 1], or a callable of the step number t = 1, 2, …
         dtype: Of the covariance.
         memory_budget: Bytes the covariance may take; by default four fifths of what is free.
+        flop_budget: Operations a step of 64 samples may spend on P before ``covariance="auto"`` takes a sparser
+            structure.
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -69,29 +77,30 @@ class KOVA(torch.optim.Optimizer):
         dtype: torch.dtype = torch.float32,
         *,
         memory_budget: int | None = None,
+        flop_budget: float = 1e9,
     ) -> None:
         _check_kinds(critic, observation_fn, evolution, noise, dtype)
         if not callable(step_size):
             _check_step_size(step_size)
-        self.observation = Observation(critic, observation_fn)
+        settings = structures.Settings(
+            prior_variance=_checks.representable("prior_variance", prior_variance, dtype),
+            dtype=dtype,
+            memory_budget=None if memory_budget is None else _checks.count("memory_budget", memory_budget),
+            flop_budget=_checks.positive("flop_budget", flop_budget),
+        )
+        parameters, self.covariance = structures.make(critic, covariance, evolution, settings)
+        self.observation = Observation(critic, observation_fn, parameters)
         self.evolution = evolution
         self.noise = noise
         self.step_size = step_size
-        self.dtype = dtype
         self.steps = 0
-        self.covariance = structures.build(
-            covariance,
-            evolution,
-            dim=self.observation.dim,
-            prior_variance=_checks.positive("prior_variance", prior_variance),
-            dtype=dtype,
-            device=self.observation.device,
-            budget=None if memory_budget is None else _checks.count("memory_budget", memory_budget),
-        )
-        self.dtype = self.covariance.dtype
-        super().__init__(list(self.observation.parameters.values()), {})
+        super().__init__(list(parameters.values()), {})
 
-    @torch.no_grad()
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the covariance."""
+        return self.covariance.dtype
+
     def step(  # type: ignore[override]
         self,
         inputs: Inputs,
@@ -117,7 +126,10 @@ class KOVA(torch.optim.Optimizer):
 
         After any of them θ, P and the counters are bit-identical to before the call.
         """
-        self._follow_module()
+        with self._plain_arithmetic():
+            return self._step(inputs, targets, ratio, noise)
+
+    def _step(self, inputs: Inputs, targets: Tensor, ratio: Tensor | None, noise: float | Tensor | None) -> StepReport:
         size = _checks.inputs(inputs, self.observation.device)
         like = torch.empty(0, dtype=self.dtype, device=self.covariance.device)
         y = _checks.per_sample("targets", targets, like, size=size)
@@ -125,8 +137,10 @@ class KOVA(torch.optim.Optimizer):
         alpha = self._alpha(self.steps + 1)
 
         jacobian = self.observation.linearise(inputs, size, self.dtype)
-        delta = y - jacobian.values
-        P_n = ObservationNoise.of(self.noise.covariance(Batch(delta, pi_ratio)) if noise is None else noise, like=delta)
+        # Subtracted in the wider of the two types: near a large value float32 has no room for a small difference.
+        delta = (y - jacobian.values).to(self.dtype)
+        given = self.noise.covariance(Batch(delta.clone(), pi_ratio)) if noise is None else noise
+        P_n = ObservationNoise.of(given, like=delta)
         P = self.evolution.predict(self.covariance.predict(jacobian))
 
         gram = P.gram(self.dtype)
@@ -140,17 +154,18 @@ class KOVA(torch.optim.Optimizer):
         update = P.gain(weights).to(self.dtype).mul_(alpha)
         if not _checks.all_finite(update):
             raise NumericalError("the parameter update is not finite; nothing was changed")
+        moved = self._moved(update)
         store = P.condition(L, alpha)
-
         measured = _measure(gram, P_n, L, delta, weights, alpha)
-        self._move_parameters(update)
+
         store()
+        for parameter, value in zip(self.observation.parameters.values(), moved, strict=True):
+            parameter.copy_(value)
         self.steps += 1
         return StepReport(
             **measured, update_norm=update.norm(), mean_variance=self.covariance.mean_variance(), innovation=delta
         )
 
-    @torch.no_grad()
     def predict(self, inputs: Inputs, observation_noise: float | Tensor | None = None) -> Normal:
         """Return the distribution of h(u; θ) under the posterior, N(h(u; θ̂), j P jᵀ), one Normal of shape (N,).
 
@@ -162,22 +177,25 @@ class KOVA(torch.optim.Optimizer):
             TypeError: An argument is of the wrong kind.
             ValueError: Wrong shape, dtype or device, non-finite or negative numbers.
         """
-        self._follow_module()
-        size = _checks.inputs(inputs, self.observation.device)
-        means, variances = [], []
-        for start in range(0, size, PREDICT_CHUNK):
-            stop = min(start + PREDICT_CHUNK, size)
-            chunk = _checks.map_inputs(lambda leaf, a=start, b=stop: leaf[a:b], inputs)  # type: ignore[misc]
-            jacobian = self.observation.linearise(chunk, stop - start, self.dtype)
-            means.append(jacobian.values)
-            variances.append(self.covariance.variance_of(jacobian))
-        mean, variance = torch.cat(means), torch.cat(variances)
+        with self._plain_arithmetic():
+            mean, variance = self._moments(inputs)
         if observation_noise is not None:
             variance = variance.clamp(min=0.0) + _check_observation_noise(observation_noise, mean)
         # A Normal needs a positive scale; rounding can leave a well-known value at or just below 0.
         return Normal(mean, variance.clamp(min=torch.finfo(self.dtype).tiny).sqrt())
 
-    @torch.no_grad()
+    def _moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of h(u; θ), a chunk of the batch at a time."""
+        size = _checks.inputs(inputs, self.observation.device)
+        means, variances = [], []
+        for start in range(0, size, PREDICT_CHUNK):
+            stop = min(start + PREDICT_CHUNK, size)
+            chunk = _checks.map_inputs(operator.itemgetter(slice(start, stop)), inputs)
+            jacobian = self.observation.linearise(chunk, stop - start, self.dtype)
+            means.append(jacobian.values.to(self.dtype))
+            variances.append(self.covariance.variance_of(jacobian))
+        return torch.cat(means), torch.cat(variances)
+
     def sample(self, count: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Draw critics from N(θ, P).
 
@@ -192,12 +210,13 @@ class KOVA(torch.optim.Optimizer):
             ValueError: ``count`` is below 1.
             NumericalError: P has no Cholesky factor.
         """
-        self._follow_module()
-        draws = self.covariance.sample(_checks.count("count", count), generator)
+        count = _checks.count("count", count)
+        with self._plain_arithmetic():
+            draws = self.covariance.sample(count, generator)
         parameters = self.observation.parameters
         parts = draws.split([parameter.numel() for parameter in parameters.values()], dim=1)
         return {
-            name: parameter + part.view(count, *parameter.shape).to(parameter.dtype)
+            name: parameter.detach() + part.reshape(count, *parameter.shape).to(parameter.dtype)
             for (name, parameter), part in zip(parameters.items(), parts, strict=True)
         }
 
@@ -208,9 +227,9 @@ class KOVA(torch.optim.Optimizer):
         """
         return {
             **super().state_dict(),
-            "format": 1,
+            "format": FORMAT,
             "steps": self.steps,
-            "parameters": {name: list(p.shape) for name, p in self.observation.parameters.items()},
+            "parameters": self._parameter_shapes(),
             "covariance": self.covariance.state_dict(),
         }
 
@@ -220,18 +239,20 @@ class KOVA(torch.optim.Optimizer):
         Raises:
             ValueError: It belongs to another optimizer or another critic; nothing was changed.
         """
-        if "covariance" not in state_dict or "steps" not in state_dict:
-            raise ValueError("state_dict is not a KOVA's: it has no covariance")
-        if state_dict["format"] != 1:
-            raise ValueError(f"state_dict has format {state_dict['format']}, this version of kova reads format 1")
-        own = {name: list(p.shape) for name, p in self.observation.parameters.items()}
-        if state_dict["parameters"] != own:
-            raise ValueError(f"state_dict belongs to a critic with {state_dict['parameters']}, this one has {own}")
+        if not isinstance(state_dict, Mapping) or not state_dict.keys() >= STATE_KEYS:
+            raise ValueError(f"state_dict is not a KOVA's: it must have {', '.join(sorted(STATE_KEYS))}")
+        if state_dict["format"] != FORMAT:
+            raise ValueError(f"state_dict has format {state_dict['format']}, this version of kova reads {FORMAT}")
+        own, theirs = self._parameter_shapes(), state_dict["parameters"]
+        if theirs != own:
+            raise ValueError(f"state_dict belongs to a critic with {theirs}, this one has {own}")
+        if not isinstance(state_dict["steps"], int) or state_dict["steps"] < 0:
+            raise ValueError(f"state_dict has steps = {state_dict['steps']!r}, expected a count")
         self.covariance.check_state(state_dict["covariance"])
-        self._follow_module()
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        self.covariance.load_state_dict(state_dict["covariance"])
-        self.steps = int(state_dict["steps"])
+        with self._plain_arithmetic():
+            super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+            self.covariance.load_state_dict(state_dict["covariance"])
+        self.steps = state_dict["steps"]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take the critic's parameters, once.
@@ -260,14 +281,26 @@ class KOVA(torch.optim.Optimizer):
     def _alpha(self, step: int) -> float:
         return _check_step_size(self.step_size(step) if callable(self.step_size) else self.step_size)
 
-    def _follow_module(self) -> None:
-        if self.covariance.device != self.observation.device:
-            self.covariance.to(self.observation.device)
+    def _parameter_shapes(self) -> list[tuple[str, list[int]]]:
+        return [(name, list(parameter.shape)) for name, parameter in self.observation.parameters.items()]
 
-    def _move_parameters(self, update: Tensor) -> None:
+    @contextmanager
+    def _plain_arithmetic(self) -> Iterator[None]:
+        """Follow the module to its device, and keep the caller's autograd, inference and autocast modes out."""
+        device = self.observation.device
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
+            if self.covariance.device != device:
+                self.covariance.to(device)
+            yield
+
+    def _moved(self, update: Tensor) -> list[Tensor]:
+        """Return the parameters plus the update, checked in their own dtype."""
         parameters = list(self.observation.parameters.values())
-        for parameter, part in zip(parameters, update.split([p.numel() for p in parameters]), strict=True):
-            parameter.add_(part.view_as(parameter).to(parameter.dtype))
+        parts = update.split([parameter.numel() for parameter in parameters])
+        moved = [p + part.view_as(p).to(p.dtype) for p, part in zip(parameters, parts, strict=True)]
+        if not all(_checks.all_finite(value) for value in moved):
+            raise NumericalError("the updated parameters are not finite; nothing was changed")
+        return moved
 
 
 def _measure(
@@ -276,13 +309,14 @@ def _measure(
     """Return the by-products of a step, all O(N²) from L and weights = S⁻¹δ."""
     size = delta.shape[0]
     squared = torch.dot(delta.to(L.dtype), weights).to(delta.dtype)
-    log_det = 2.0 * L.diagonal().log().sum().to(delta.dtype)
+    # The gain is a small difference of two large sums.
+    log_det = 2.0 * L.diagonal().double().log().sum()
     energy = torch.dot(weights, gram.to(L.dtype) @ weights).to(delta.dtype)
     return {
         "loss": delta.square().mean() / 2.0,
         "nis": squared / size,
-        "log_likelihood": -0.5 * (squared + log_det + size * math.log(2.0 * math.pi)),
-        "information_gain": 0.5 * (log_det - P_n.log_det),
+        "log_likelihood": (-0.5 * (squared + log_det + size * math.log(2.0 * math.pi))).to(delta.dtype),
+        "information_gain": (0.5 * (log_det - P_n.log_det)).clamp(min=0.0).to(delta.dtype),
         "trust_region": 0.5 * alpha**2 * energy,
     }
 

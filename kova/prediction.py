@@ -10,6 +10,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from kova import _checks
+
 #: A guarded evolution lets a variance grow to this many times the prior's unless told otherwise.
 DEFAULT_GUARD = 10.0
 
@@ -26,24 +28,33 @@ class Prediction(ABC):
 
     prior_variance: float
 
-    @abstractmethod
     def scaled(self, factor: float) -> Self:
-        """Return factor · P."""
+        """Return factor · P, for factor >= 0."""
+        return self._scaled(_checks.non_negative("factor", factor))
 
-    @abstractmethod
     def shifted(self, variance: float) -> Self:
-        """Return P + variance · I."""
+        """Return P + variance · I, for variance >= 0."""
+        return self._shifted(_checks.non_negative("variance", variance))
+
+    def inflated_along_batch(self, weight: float) -> Self:
+        """Return P + weight · A (J A)⁻¹ Aᵀ with A = P Jᵀ, for weight >= 0: grow only what this batch will correct."""
+        return self._inflated_along_batch(_checks.non_negative("weight", weight))
 
     @abstractmethod
-    def inflated_along_batch(self, weight: float) -> Self:
-        """Return P + weight · A (J A)⁻¹ Aᵀ with A = P Jᵀ: grow only what this batch is about to correct."""
+    def _scaled(self, factor: float) -> Self: ...
+
+    @abstractmethod
+    def _shifted(self, variance: float) -> Self: ...
+
+    @abstractmethod
+    def _inflated_along_batch(self, weight: float) -> Self: ...
 
     @abstractmethod
     def max_variance(self) -> float:
         """Return the largest diagonal entry of P."""
 
     def blended(self, weight: float) -> Self:
-        """Return (1 - weight) · P + weight · P₀."""
+        """Return (1 - weight) · P + weight · P₀, for weight in [0, 1]."""
         return self.scaled(1.0 - weight).shifted(weight * self.prior_variance)
 
     def guarded(self, max_variance: float | None) -> Self:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kova.jacobian import Jacobian
+from kova.observation import trainable
 from kova.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a structure takes, known before it is allocated.
+
+    Attributes:
+        numbers: Entries it stores.
+        flops: Floating-point operations of a step, per sample of the batch, spent on P.
+    """
+
+    numbers: int
+    flops: int
 
 
 class Covariance(ABC):
@@ -24,13 +39,16 @@ class Covariance(ABC):
 
     #: What ``covariance=`` calls this structure.
     name: ClassVar[str]
-    #: The entries of its snapshot beside structure, dim and dtype.
-    state_keys: ClassVar[tuple[str, ...]]
 
     dim: int
     prior_variance: float
     dtype: torch.dtype
     device: torch.device
+
+    @classmethod
+    def parameters_of(cls, module: nn.Module) -> dict[str, nn.Parameter]:
+        """Return the parameters this structure optimises: all that require grad."""
+        return trainable(module)
 
     @abstractmethod
     def predict(self, jacobian: Jacobian) -> Prediction:
@@ -61,36 +79,6 @@ class Covariance(ABC):
     def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Return ``count`` draws from N(0, P), (count, d)."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return a snapshot (copies) that ``torch.load(weights_only=True)`` can read."""
-        return {**self._identity(), **self._content()}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise ``ValueError`` if ``state`` is not a snapshot of the same structure, size and precision."""
-        own = self._identity()
-        theirs = {key: state.get(key) for key in own}
-        if own != theirs:
-            raise ValueError(f"the checkpoint's covariance is {theirs}, this optimizer's is {own}")
-        missing = set(self.state_keys) - state.keys()
-        if missing:
-            raise ValueError(f"the checkpoint's covariance lacks {sorted(missing)}")
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a snapshot bit for bit; raise ``ValueError`` before changing anything if it does not fit."""
-        self.check_state(state)
-        self._restore(state)
-
-    def _identity(self) -> dict[str, Any]:
-        return {"structure": self.name, "dim": self.dim, "dtype": str(self.dtype)}
-
-    @abstractmethod
-    def _content(self) -> dict[str, Any]:
-        """Return copies of every number that determines the next step."""
-
-    @abstractmethod
-    def _restore(self, state: dict[str, Any]) -> None:
-        """Take over the numbers of a snapshot that fits."""
-
     @abstractmethod
     def to(self, device: torch.device) -> None:
         """Move the stored numbers."""
@@ -98,3 +86,43 @@ class Covariance(ABC):
     def trace(self) -> Tensor:
         """Return tr(P) as a 0-dim tensor."""
         return self.mean_variance() * self.dim
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a snapshot (copies) that ``torch.load(weights_only=True)`` can read."""
+        return {**self._identity(), **self._content()}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise ``ValueError`` unless ``state`` is a snapshot of the same structure, size, prior and precision."""
+        own = self._identity()
+        theirs = {key: state.get(key) for key in own}
+        if own != theirs:
+            raise ValueError(f"the checkpoint's covariance is {theirs}, this optimizer's is {own}")
+        try:
+            self._check_content(state)
+        except KeyError as error:
+            raise ValueError(f"the checkpoint's covariance lacks {error}") from error
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a snapshot bit for bit; raise ``ValueError`` before changing anything if it does not fit."""
+        self.check_state(state)
+        self._restore(state)
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "structure": self.name,
+            "dim": self.dim,
+            "dtype": str(self.dtype),
+            "prior_variance": self.prior_variance,
+        }
+
+    @abstractmethod
+    def _content(self) -> dict[str, Any]:
+        """Return copies of every number that determines the next step."""
+
+    @abstractmethod
+    def _check_content(self, state: dict[str, Any]) -> None:
+        """Raise ``ValueError`` or ``KeyError`` unless :meth:`_restore` can take ``state`` over."""
+
+    @abstractmethod
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Take over the numbers of a snapshot that fits."""

@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from kova import _checks
 from kova.covariance.base import Covariance
+from kova.covariance.layout import Layout
 from kova.jacobian import Jacobian
 from kova.prediction import Prediction
 
@@ -19,7 +21,7 @@ class Spherical(Covariance):
     """The same variance for every parameter, whatever was observed.
 
     Args:
-        dim: Number of parameters d.
+        layout: The parameters.
         prior_variance: p₀.
         variance: The variance P keeps, p₀/(1-η) under ``Memoryless(η)``.
         dtype: Precision of the numbers given back.
@@ -27,19 +29,18 @@ class Spherical(Covariance):
     """
 
     name: ClassVar[str] = "memoryless"
-    state_keys: ClassVar[tuple[str, ...]] = ("variance",)
 
     def __init__(
         self,
-        dim: int,
+        layout: Layout,
         prior_variance: float = 1.0,
         variance: float | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.dim = dim
-        self.prior_variance = prior_variance
-        self.variance = prior_variance if variance is None else variance
+        self.dim = layout.dim
+        self.prior_variance = _checks.representable("prior_variance", prior_variance, dtype)
+        self.variance = self.prior_variance if variance is None else variance
         self.dtype = dtype
         self.device = torch.device(device)
 
@@ -74,10 +75,13 @@ class Spherical(Covariance):
         return draws * math.sqrt(self.variance)
 
     def _content(self) -> dict[str, Any]:
-        return {"variance": self.variance}
+        return {}
+
+    def _check_content(self, state: dict[str, Any]) -> None:
+        """There is nothing to check."""
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self.variance = float(state["variance"])
+        """There is nothing to restore: the variance is the evolution's."""
 
     def to(self, device: torch.device) -> None:
         """Give numbers back on ``device`` from now on."""
@@ -92,20 +96,14 @@ class SphericalPrediction(Prediction):
     variance: float
     jacobian: Jacobian | None = None
 
-    def scaled(self, factor: float) -> Self:
-        """Return factor · P."""
+    def _scaled(self, factor: float) -> Self:
         return replace(self, variance=factor * self.variance)
 
-    def shifted(self, variance: float) -> Self:
-        """Return P + variance · I."""
+    def _shifted(self, variance: float) -> Self:
         return replace(self, variance=self.variance + variance)
 
-    def inflated_along_batch(self, weight: float) -> Self:
-        """Without a batch there is no direction to grow; with one the result would not be spherical.
-
-        Raises:
-            TypeError: There is a batch.
-        """
+    def _inflated_along_batch(self, weight: float) -> Self:
+        # Without a batch there is no direction to grow; with one the result would not be spherical.
         if self.jacobian is not None:
             raise TypeError("a memoryless covariance cannot grow along a batch only")
         return self

@@ -10,7 +10,7 @@ from cases import EVOLUTIONS, REMEMBERING, batch, mlp, relative, theta
 from reference import Algorithm1
 
 import kova
-from kova.covariance import full, symmetric
+from kova.covariance import Full, Layout, dense_part, symmetric
 
 RULES = dict(EVOLUTIONS)
 
@@ -18,7 +18,7 @@ RULES = dict(EVOLUTIONS)
 @pytest.mark.parametrize("deferred", [1, 24, 40, 10_000])
 @pytest.mark.parametrize("evolution", REMEMBERING, ids=repr)
 def test_the_depth_of_deferral_does_not_change_the_numbers(monkeypatch, evolution, deferred):
-    monkeypatch.setattr(full, "DEFERRED_ROWS", deferred)
+    monkeypatch.setattr(dense_part, "DEFERRED_ROWS", deferred)
     monkeypatch.setattr(symmetric, "PANEL_ROWS", 13)
     critic = mlp()
     optimizer = kova.KOVA(critic, evolution=evolution, dtype=torch.float64)
@@ -116,14 +116,14 @@ def test_inflating_twice_along_a_batch_is_refused():
 
 
 def test_memory_is_what_was_promised():
-    optimizer = kova.KOVA(mlp(hidden=40))
-    promised = full.Full.bytes_needed(optimizer.covariance.dim, torch.float32)
-    assert abs(optimizer.covariance.nbytes - promised) <= 4 * full.DEFERRED_ROWS
+    optimizer = kova.KOVA(mlp(hidden=40), covariance="full")
+    promised = 4 * Full.cost(Layout.of(mlp(hidden=40))).numbers
+    assert abs(optimizer.covariance.nbytes - promised) <= 4 * dense_part.DEFERRED_ROWS
 
 
 def test_a_structure_may_be_given_as_an_instance():
     critic = mlp()
-    covariance = kova.covariance.Full(56, prior_variance=2.0, dtype=torch.float64)
+    covariance = Full(Layout.of(critic), prior_variance=2.0, dtype=torch.float64)
     optimizer = kova.KOVA(critic, covariance=covariance)
     assert optimizer.covariance is covariance
     assert optimizer.dtype == torch.float64

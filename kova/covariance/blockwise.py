@@ -1,0 +1,240 @@
+"""P as a block-diagonal matrix of parts, and its prediction P_{t|t-1}.
+
+Everything between the parts is shared: S sums over them and the noise enters once. Vectors and Jacobians are kept in
+*store order*, the parameters of one part side by side; θ's own order where the parts are slices of it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from kova import _checks
+from kova.covariance.base import Covariance
+from kova.covariance.layout import Layout
+from kova.covariance.part import Part
+from kova.errors import NumericalError
+from kova.factorise import cholesky_with_jitter
+from kova.jacobian import Jacobian
+from kova.prediction import Prediction
+
+
+class Blockwise(Covariance):
+    """A covariance made of uncorrelated parts.
+
+    Args:
+        layout: The parameters.
+        prior_variance: P_{0|0} = prior_variance · I.
+        dtype: Precision of P.
+        device: Where P lives.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        prior_variance: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.layout = layout
+        self.dim = layout.dim
+        self.prior_variance = _checks.representable("prior_variance", prior_variance, dtype)
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self._parts = self._cut()
+
+    @abstractmethod
+    def _cut(self) -> list[Part]:
+        """Return the parts, in store order."""
+
+    def store_order(self, jacobian: Jacobian) -> Tensor:
+        """Return Jᵀ, (d, N), in store order."""
+        return jacobian.transposed()
+
+    def to_theta(self, stored: Tensor) -> Tensor:
+        """Return (…, d) numbers in the order of θ."""
+        return stored
+
+    def predict(self, jacobian: Jacobian) -> BlockwisePrediction:
+        """Return P_{t-1|t-1} as the batch behind ``jacobian`` sees it."""
+        return BlockwisePrediction(self, jacobian, self.store_order(jacobian))
+
+    def product(self, right: Tensor, scale: float = 1.0, shift: float = 0.0) -> Tensor:
+        """Return (scale · P + shift · I) right for right (d, N) in store order."""
+        out = torch.empty_like(right)
+        sizes = [part.size for part in self._parts]
+        for part, given, written in zip(self._parts, right.split(sizes), out.split(sizes), strict=True):
+            part.product(given, written, scale, shift)
+        return out
+
+    def update(self, scale: float, shift: float, rows: Tensor, signs: Tensor, variances: Tensor) -> None:
+        """Set P ← scale · P + shift · I + rowsᵀ diag(signs) rows within the parts, whose diagonal is ``variances``."""
+        sizes = [part.size for part in self._parts]
+        for part, own, diagonal in zip(self._parts, rows.split(sizes, 1), variances.split(sizes), strict=True):
+            part.update(scale, shift, own, signs, diagonal)
+
+    def outer_product(self, rows: Tensor, right: Tensor) -> Tensor:
+        """Return rowsᵀ rows, cut to the parts, times right."""
+        sizes = [part.size for part in self._parts]
+        triples = zip(self._parts, rows.split(sizes, 1), right.split(sizes), strict=True)
+        return torch.cat([part.outer_product(own, given) for part, own, given in triples])
+
+    def variances(self) -> Tensor:
+        """Return a copy of the diagonal in store order."""
+        return torch.cat([part.variances for part in self._parts])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the parts."""
+        return sum(part.nbytes for part in self._parts)
+
+    def variance_of(self, jacobian: Jacobian) -> Tensor:
+        """Return diag(J P Jᵀ), (N,)."""
+        right = self.store_order(jacobian)
+        return (right * self.product(right)).sum(0)
+
+    def dense(self) -> Tensor:
+        """Return P as a (d, d) tensor."""
+        stored = torch.block_diag(*(part.dense() for part in self._parts))
+        return self.to_theta(self.to_theta(stored).T)
+
+    def diagonal(self) -> Tensor:
+        """Return the d variances."""
+        return self.to_theta(self.variances())
+
+    def mean_variance(self) -> Tensor:
+        """Return tr(P) / d."""
+        return self.variances().mean()
+
+    def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Return ``count`` draws from N(0, P), part by part."""
+        return self.to_theta(torch.cat([part.sample(count, generator) for part in self._parts], dim=1))
+
+    def to(self, device: torch.device) -> None:
+        """Move the parts."""
+        self.device = device
+        for part in self._parts:
+            part.to(device)
+
+    def _content(self) -> dict[str, Any]:
+        return {"parts": [part.content() for part in self._parts]}
+
+    def _check_content(self, state: dict[str, Any]) -> None:
+        saved = state["parts"]
+        if not isinstance(saved, list) or len(saved) != len(self._parts):
+            raise ValueError(f"the checkpoint's covariance does not have the {len(self._parts)} parts expected")
+        for part, content in zip(self._parts, saved, strict=True):
+            part.check(content)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        for part, content in zip(self._parts, state["parts"], strict=True):
+            part.restore(content)
+
+
+@dataclass(frozen=True, eq=False)
+class _Span:
+    """The part of a prediction that an inflation along the batch added: A = cross·a + b·Jᵀ + weight·(RᵀR Jᵀ).
+
+    R = ``rows`` are the whitened directions; ``grown`` is RᵀR Jᵀ cut to the parts.
+    """
+
+    cross: Tensor
+    rows: Tensor
+    grown: Tensor
+    weight: float
+    a: float = 1.0
+    b: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class BlockwisePrediction(Prediction):
+    """scale · P + shift · I (+ span) for a stored P."""
+
+    covariance: Blockwise
+    jacobian: Jacobian
+    right: Tensor
+    scale: float = 1.0
+    shift: float = 0.0
+    span: _Span | None = None
+
+    @property
+    def prior_variance(self) -> float:  # type: ignore[override]
+        """p₀."""
+        return self.covariance.prior_variance
+
+    def max_variance(self) -> float:
+        """Return the largest variance."""
+        variances = self._inflated_diagonal()
+        if self.span is not None:
+            variances.add_(self.span.rows.square().sum(0), alpha=self.span.weight)
+        return float(variances.max())
+
+    def gram(self, dtype: torch.dtype) -> Tensor:
+        """Return J P Jᵀ accumulated in ``dtype``."""
+        gram = self.right.to(dtype).T @ self._cross.to(dtype)
+        return (gram + gram.T).mul_(0.5)
+
+    def gain(self, weights: Tensor) -> Tensor:
+        """Return P Jᵀ weights."""
+        return self.covariance.to_theta(self._cross.to(weights.dtype) @ weights)
+
+    def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
+        """Prepare P ← P - α WᵀW with W = L⁻¹ J P: one symmetric rank-N update, K is never formed."""
+        rows = _whiten(factor, self._cross).mul_(math.sqrt(step_size))
+        signs = rows.new_full((len(rows),), -1.0)
+        if self.span is not None:
+            rows = torch.cat([rows, self.span.rows * math.sqrt(self.span.weight)])
+            signs = torch.cat([signs, -signs])
+        variances = self._inflated_diagonal().add_(torch.einsum("k,kd,kd->d", signs, rows, rows))
+        if not _checks.all_finite(variances):
+            raise NumericalError("the updated covariance is not finite; nothing was changed")
+        return lambda: self.covariance.update(self.scale, self.shift, rows, signs, variances)
+
+    def _scaled(self, factor: float) -> Self:
+        span = self.span and replace(
+            self.span, weight=factor * self.span.weight, a=factor * self.span.a, b=factor * self.span.b
+        )
+        return replace(self, scale=factor * self.scale, shift=factor * self.shift, span=span)
+
+    def _shifted(self, variance: float) -> Self:
+        span = self.span and replace(self.span, b=self.span.b + variance)
+        return replace(self, shift=self.shift + variance, span=span)
+
+    def _inflated_along_batch(self, weight: float) -> Self:
+        if self.span is not None:
+            raise RuntimeError("a prediction can be inflated along its batch once")
+        cross = self._cross
+        # Equal samples make J A singular, smooth critics nearly so; a direction below the jitter is not inflated in
+        # full. A float64 sum leaves only the rounding of A in the way of a small one.
+        gram = self.gram(torch.float64)
+        mean = float(gram.diagonal().mean())
+        if not mean > 0.0:
+            return self
+        jitter = 0.01 * torch.finfo(self.covariance.dtype).eps * mean
+        rows = _whiten(cholesky_with_jitter("J P Jᵀ", gram, jitter), cross)
+        return replace(self, span=_Span(cross, rows, self.covariance.outer_product(rows, self.right), weight))
+
+    @cached_property
+    def _cross(self) -> Tensor:
+        """A = P Jᵀ, (d, N)."""
+        if self.span is None:
+            return self.covariance.product(self.right, self.scale, self.shift)
+        cross = self.span.cross * self.span.a
+        cross.add_(self.span.grown, alpha=self.span.weight)
+        return cross.add_(self.right, alpha=self.span.b) if self.span.b else cross
+
+    def _inflated_diagonal(self) -> Tensor:
+        return self.covariance.variances().mul_(self.scale).add_(self.shift)
+
+
+def _whiten(factor: Tensor, cross: Tensor) -> Tensor:
+    """Return L⁻¹ Aᵀ, (N, d), in the dtype of A."""
+    rows: Tensor = torch.linalg.solve_triangular(factor, cross.T.to(factor.dtype), upper=False)
+    return rows.to(cross.dtype)

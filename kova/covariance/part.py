@@ -1,0 +1,89 @@
+"""A piece of a block-diagonal P: some parameters that are correlated with each other and with no others."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Part(ABC):
+    """The covariance of ``size`` parameters.
+
+    Attributes:
+        size: How many.
+        variances: The diagonal, (size,).
+    """
+
+    size: int
+    variances: Tensor
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes held."""
+
+    @abstractmethod
+    def product(self, right: Tensor, out: Tensor, scale: float, shift: float) -> None:
+        """Write (scale · P + shift · I) right into ``out``, both (size, N)."""
+
+    @abstractmethod
+    def update(self, scale: float, shift: float, rows: Tensor, signs: Tensor, variances: Tensor) -> None:
+        """Set P ← scale · P + shift · I + rowsᵀ diag(signs) rows, cut to this part's shape.
+
+        Args:
+            scale: >= 0.
+            shift: >= 0.
+            rows: (K, size).
+            signs: ±1, (K,).
+            variances: The diagonal of the result, (size,).
+        """
+
+    def outer_product(self, rows: Tensor, right: Tensor) -> Tensor:
+        """Return rowsᵀ rows, cut to this part's shape, times right (size, N)."""
+        return rows.T @ (rows @ right)
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """Return P, (size, size)."""
+
+    @abstractmethod
+    def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Return ``count`` draws from N(0, P), (count, size)."""
+
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """Return copies of every number that determines the next step."""
+
+    @abstractmethod
+    def check(self, content: dict[str, Any]) -> None:
+        """Raise ``ValueError`` unless :meth:`restore` can take ``content`` over."""
+
+    @abstractmethod
+    def restore(self, content: dict[str, Any]) -> None:
+        """Take over what :meth:`content` gave."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> None:
+        """Move it."""
+
+
+def check_entry(name: str, value: object, shape: tuple[int | None, ...], dtype: torch.dtype) -> None:
+    """Raise ``ValueError`` unless ``value`` is a finite tensor of that dtype and shape (``None``: any length)."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"the checkpoint's {name} is {type(value).__name__}, not a tensor")
+    fits = value.dim() == len(shape) and all(
+        want in (None, have) for want, have in zip(shape, value.shape, strict=True)
+    )
+    if not fits or value.dtype != dtype:
+        raise ValueError(f"the checkpoint's {name} is {tuple(value.shape)} {value.dtype}, expected {shape} {dtype}")
+    if not bool(torch.isfinite(value).all()):
+        raise ValueError(f"the checkpoint's {name} is not finite")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise ``ValueError`` unless ``value`` is a finite number >= 0."""
+    if not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
+        raise ValueError(f"the checkpoint's {name} is {value!r}, expected a number >= 0")
