@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ Inputs = Tensor | tuple["Inputs", ...] | dict[str, "Inputs"]
 
 def number(name: str, value: object) -> float:
     """Return ``value`` as a float, refusing anything that is not a finite-or-infinite real number."""
+    if isinstance(value, Tensor) and value.dim() == 0:
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if math.isnan(value):
@@ -48,10 +50,26 @@ def forgetting(name: str, value: object) -> float:
 
 def count(name: str, value: object) -> int:
     """Return an integer >= 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be >= 1, got {value}")
+    return int(value)
+
+
+def representable(name: str, value: object, dtype: torch.dtype) -> float:
+    """Return a number > 0 that neither overflows nor vanishes in ``dtype``."""
+    result = positive(name, value)
+    limits = torch.finfo(dtype)
+    if not limits.tiny <= result <= limits.max:
+        raise ValueError(f"{name} must be between {limits.tiny:g} and {limits.max:g} in {dtype}, got {value!r}")
+    return result
+
+
+def tensor(name: str, value: object) -> Tensor:
+    """Return ``value``, refusing what is not a tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
     return value
 
 
@@ -72,7 +90,7 @@ def all_finite(tensor: Tensor) -> bool:
 
 
 def per_sample(name: str, value: object, like: Tensor, *, size: int | None = None) -> Tensor:
-    """Return a finite floating (N,) tensor in the dtype and on the device of ``like``, from (N,) or (N, 1)."""
+    """Return (N,) finite floating numbers from (N,) or (N, 1); they fit the dtype of ``like`` and are on its device."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor of shape (N,) or (N, 1), got {type(value).__name__}")
     if not value.is_floating_point():
@@ -86,8 +104,9 @@ def per_sample(name: str, value: object, like: Tensor, *, size: int | None = Non
         raise ValueError(f"{name} is empty (shape {tuple(value.shape)}): a step needs at least one sample")
     if size is not None and flat.numel() != size:
         raise ValueError(f"{name} has {flat.numel()} entries for a batch of {size}")
-    # Checked after the cast: a float64 number may overflow float32.
-    return finite(name, flat.to(like.dtype))
+    # The cast must not overflow; the value itself is kept, so that a difference is taken in the wider type.
+    finite(name, flat.to(like.dtype))
+    return flat
 
 
 def inputs(value: object, device: torch.device) -> int:
@@ -117,7 +136,10 @@ def inputs(value: object, device: torch.device) -> int:
 def map_inputs(function: Callable[[Tensor], Tensor], value: Inputs) -> Inputs:
     """Apply ``function`` to every tensor of ``value``."""
     if isinstance(value, tuple):
-        return tuple(map_inputs(function, item) for item in value)
+        items = [map_inputs(function, item) for item in value]
+        # A namedtuple takes its fields one by one.
+        rebuild: Callable[[list[Inputs]], Inputs] = getattr(type(value), "_make", tuple)
+        return rebuild(items)
     if isinstance(value, dict):
         return {key: map_inputs(function, item) for key, item in value.items()}
     return function(value)

@@ -66,8 +66,8 @@ class FadingMemory(Evolution):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        _checks.forgetting("eta", self.eta)
-        _check_bound(self.max_variance)
+        _set(self, "eta", _checks.forgetting("eta", self.eta))
+        _set(self, "max_variance", _bound(self.max_variance))
 
     def predict(self, P: Prediction) -> Prediction:
         """Return P/(1-η), guarded."""
@@ -86,7 +86,7 @@ class PriorRelaxation(Evolution):
 
     def __post_init__(self) -> None:
         """Check the range."""
-        _checks.forgetting("eta", self.eta)
+        _set(self, "eta", _checks.forgetting("eta", self.eta))
 
     def predict(self, P: Prediction) -> Prediction:
         """Return (1-η)P + ηP₀."""
@@ -110,8 +110,8 @@ class DirectionalForgetting(Evolution):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        _checks.forgetting("eta", self.eta)
-        _check_bound(self.max_variance)
+        _set(self, "eta", _checks.forgetting("eta", self.eta))
+        _set(self, "max_variance", _bound(self.max_variance))
 
     def predict(self, P: Prediction) -> Prediction:
         """Return P grown in the span of the batch, guarded."""
@@ -130,7 +130,7 @@ class RandomWalk(Evolution):
 
     def __post_init__(self) -> None:
         """Check the range."""
-        _checks.non_negative("variance", self.variance)
+        _set(self, "variance", _checks.non_negative("variance", self.variance))
 
     def predict(self, P: Prediction) -> Prediction:
         """Return P + q·I."""
@@ -150,13 +150,21 @@ class Memoryless(Evolution):
 
     def __post_init__(self) -> None:
         """Check the range."""
-        _checks.forgetting("eta", self.eta)
+        _set(self, "eta", _checks.forgetting("eta", self.eta))
 
     def predict(self, P: Prediction) -> Prediction:
         """Return P₀/(1-η)."""
         return P.scaled(0.0).shifted(P.prior_variance / (1.0 - self.eta))
 
 
-def _check_bound(max_variance: float | None) -> None:
-    if max_variance is not None and _checks.number("max_variance", max_variance) <= 0.0:
+def _bound(max_variance: float | None) -> float | None:
+    if max_variance is None:
+        return None
+    bound = _checks.number("max_variance", max_variance)
+    if bound <= 0.0:
         raise ValueError(f"max_variance must be > 0, got {max_variance!r}")
+    return bound
+
+
+# A NumPy number among the arguments would end up in checkpoints, which ``weights_only`` then cannot read.
+_set = object.__setattr__

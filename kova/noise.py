@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -61,7 +62,7 @@ class BatchSize(Noise):
 
     def __post_init__(self) -> None:
         """Check the range."""
-        _checks.positive("scale", self.scale)
+        object.__setattr__(self, "scale", _checks.positive("scale", self.scale))
 
     def covariance(self, batch: Batch) -> float:
         """Return scale · N."""
@@ -84,8 +85,8 @@ class MaxRatio(Noise):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        _checks.positive("scale", self.scale)
-        _checks.positive("eps", self.eps)
+        object.__setattr__(self, "scale", _checks.positive("scale", self.scale))
+        object.__setattr__(self, "eps", _checks.positive("eps", self.eps))
         if self.orientation not in ("paper", "code"):
             raise ValueError(f'orientation must be "paper" or "code", got {self.orientation!r}')
 
@@ -113,7 +114,7 @@ class ConstantNoise(Noise):
 
     def __post_init__(self) -> None:
         """Check the range."""
-        _checks.positive("variance", self.variance)
+        object.__setattr__(self, "variance", _checks.positive("variance", self.variance))
 
     def covariance(self, batch: Batch) -> float:
         """Return the variance."""
@@ -140,8 +141,8 @@ class ObservationNoise:
             TypeError: It is neither a number nor a tensor.
             ValueError: Wrong shape, non-finite, not positive, asymmetric or singular.
         """
-        if isinstance(value, int | float):
-            variance = _checks.positive("noise", value)
+        if isinstance(value, Real):
+            variance = _checks.representable("noise", value, like.dtype)
             return cls(torch.full_like(like, variance), like.shape[0] * math.log(variance))
         if not isinstance(value, Tensor):
             raise TypeError(f"noise must be a number or a tensor, got {type(value).__name__}")
@@ -161,21 +162,21 @@ class ObservationNoise:
         if not bool((value > 0).all()):
             bad = int((value <= 0).sum())
             raise ValueError(f"noise must be > 0, {bad} of {size} variances are not (smallest {float(value.min()):g})")
-        return cls(value, value.log().sum())
+        return cls(value, value.double().log().sum())
 
     @classmethod
     def _of_matrix(cls, value: Tensor) -> ObservationNoise:
         precision = torch.finfo(value.dtype).eps
-        size = value.shape[0]
         if float((value - value.T).abs().max()) > 100 * precision * float(value.abs().max()):
             raise ValueError("noise must be a symmetric covariance matrix, it is asymmetric")
-        spectrum = torch.linalg.eigvalsh(value.double())
-        if float(spectrum[0]) <= size * precision * float(spectrum[-1]):
-            raise ValueError(
-                "noise must be positive definite, it is singular or indefinite: "
-                f"eigenvalues from {float(spectrum[0]):g} to {float(spectrum[-1]):g}"
-            )
-        return cls(value, spectrum.log().sum().to(value.dtype))
+        scale = value.diagonal().double().sqrt()
+        # Judged by the correlations: labels may differ in scale by any factor.
+        correlations = value.double() / (scale[:, None] * scale[None, :])
+        regular = bool((value.diagonal() > 0).all())
+        spectrum = torch.linalg.eigvalsh(correlations) if regular else torch.zeros(1)
+        if float(spectrum[0]) <= len(value) * precision:
+            raise ValueError("noise must be positive definite, it is singular or indefinite")
+        return cls(value, spectrum.log().sum() + 2.0 * scale.log().sum())
 
     def added_to(self, matrix: Tensor) -> Tensor:
         """Return matrix + P_n."""

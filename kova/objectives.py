@@ -40,7 +40,7 @@ def ekf_loss(
         ValueError: Shapes do not fit or a number is not finite.
     """
     delta = _vector("innovation", innovation)
-    dense = covariance.dense() if isinstance(covariance, Covariance) else covariance
+    dense = covariance.dense() if isinstance(covariance, Covariance) else _checks.tensor("covariance", covariance)
     step = _vector("displacement", displacement).to(dense.dtype)
     if dense.shape != (step.shape[0], step.shape[0]):
         raise ValueError(f"covariance must be ({step.shape[0]}, {step.shape[0]}), got {tuple(dense.shape)}")
@@ -101,6 +101,7 @@ def kl_decomposition(
 
 
 def _vector(name: str, value: Tensor) -> Tensor:
+    _checks.tensor(name, value)
     if value.dim() not in (1, 2) or (value.dim() == 2 and value.shape[1] != 1) or value.numel() == 0:
         raise ValueError(f"{name} must be a non-empty vector, got shape {tuple(value.shape)}")
     return _checks.finite(name, value.reshape(-1))
@@ -122,6 +123,8 @@ def _noise_factor(noise: float | Tensor, delta: Tensor) -> Tensor | None:
     size = delta.shape[0]
     if noise.shape != (size, size):
         raise ValueError(f"noise must be a scalar, ({size},) or ({size}, {size}), got {tuple(noise.shape)}")
+    if not torch.allclose(noise, noise.T, rtol=1e-4):
+        raise ValueError("noise must be a symmetric covariance matrix, it is asymmetric")
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(_checks.finite("noise", noise.to(delta.dtype)))
     if int(info):

@@ -75,6 +75,7 @@ def gae_targets(
     """
     ends, bootstrap = _prepare(rewards, next_values, terminated, truncated, gamma)
     _same_shape("values", values, rewards)
+    _checks.finite("values", values)
     decay = gamma * _fraction("gae_lambda", gae_lambda)
     errors = rewards + gamma * bootstrap - values
     return values + _accumulate(errors, errors, ends, decay)
@@ -93,7 +94,8 @@ def q_targets(rewards: Tensor, next_q: Tensor, terminated: Tensor, truncated: Te
     Raises:
         ValueError: Shapes, dtypes or ranges do not fit.
     """
-    best = next_q.amax(-1) if next_q.dim() == rewards.dim() + 1 else next_q
+    _checks.tensor("next_q", next_q)
+    best = next_q.amax(-1) if next_q.dim() == _checks.tensor("rewards", rewards).dim() + 1 else next_q
     _, bootstrap = _prepare(rewards, best, terminated, truncated, gamma, name="next_q")
     return rewards + gamma * bootstrap
 
@@ -115,6 +117,7 @@ def _prepare(
     name: str = "next_values",
 ) -> tuple[Tensor, Tensor]:
     """Check the arguments; return where an episode ended, and the value to bootstrap from."""
+    _checks.tensor("rewards", rewards)
     if rewards.dim() not in (1, 2) or rewards.numel() == 0:
         raise ValueError(f"rewards must be (T,) or (T, envs) and not empty, got {tuple(rewards.shape)}")
     _same_shape(name, next_values, rewards)
@@ -130,6 +133,7 @@ def _prepare(
 
 
 def _same_shape(name: str, value: Tensor, rewards: Tensor) -> None:
+    _checks.tensor(name, value)
     if value.shape != rewards.shape:
         raise ValueError(f"{name} must have the shape of rewards, {tuple(rewards.shape)}, got {tuple(value.shape)}")
 

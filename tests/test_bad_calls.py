@@ -67,6 +67,7 @@ STEPS: dict[str, tuple[Callable[[kova.KOVA], object], type[Exception], str]] = {
     "noise negative": (lambda o: o.step(U, Y, noise=-1.0), ValueError, "noise"),
     "noise nan": (lambda o: o.step(U, Y, noise=NAN), ValueError, "noise"),
     "noise inf": (lambda o: o.step(U, Y, noise=INF), ValueError, "noise"),
+    "noise beyond float64": (lambda o: o.step(U, Y, noise=1e-310), ValueError, "noise"),
     "noise a string": (lambda o: o.step(U, Y, noise="loud"), TypeError, "noise"),
     "noise a boolean": (lambda o: o.step(U, Y, noise=True), TypeError, "noise"),
     "noise of integers": (lambda o: o.step(U, Y, noise=torch.ones(8, dtype=torch.long)), ValueError, "noise .*int64"),
@@ -148,7 +149,7 @@ CONSTRUCTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "an unknown structure": (lambda: kova.KOVA(mlp(), covariance="ful"), ValueError, "'ful'"),
     "a structure that is none": (lambda: kova.KOVA(mlp(), covariance=3), TypeError, "covariance"),
     "a structure of another size": (
-        lambda: kova.KOVA(mlp(), covariance=kova.covariance.Full(3)),
+        lambda: kova.KOVA(mlp(), covariance=kova.covariance.Full(kova.covariance.Layout.of(nn.Linear(2, 1)))),
         ValueError,
         "3 parameters",
     ),
@@ -169,6 +170,16 @@ CONSTRUCTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         ValueError,
         "max_variance must exceed prior_variance",
     ),
+    "a prior beyond float32": (lambda: kova.KOVA(mlp(), prior_variance=1e39), ValueError, "prior_variance"),
+    "a prior below float32": (lambda: kova.KOVA(mlp(), prior_variance=1e-60), ValueError, "prior_variance"),
+    "a block without a size": (lambda: kova.KOVA(mlp(), covariance="block:"), ValueError, "block:SIZE"),
+    "a rank of zero": (lambda: kova.KOVA(mlp(), covariance="low_rank:0"), ValueError, "'low_rank:0'"),
+    "a last layer that is not there": (
+        lambda: kova.KOVA(nn.Conv1d(1, 1, 1), covariance="last_layer"),
+        ValueError,
+        "last_layer",
+    ),
+    "a flop budget of nothing": (lambda: kova.KOVA(mlp(), flop_budget=0.0), ValueError, "flop_budget"),
     "eta one": (lambda: kova.FadingMemory(1.0), ValueError, "eta"),
     "eta above one": (lambda: kova.Memoryless(1.5), ValueError, "eta"),
     "eta negative": (lambda: kova.PriorRelaxation(-0.1), ValueError, "eta"),
@@ -265,10 +276,9 @@ def test_a_covariance_that_does_not_fit():
     assert isinstance(caught.value, MemoryError)
     assert caught.value.wanted > caught.value.available > 0
     assert "Memoryless" in str(caught.value)
-    small = kova.KOVA(mlp(), memory_budget=10**6)
-    assert small.covariance.nbytes <= 10**6
-    with pytest.raises(kova.CovarianceTooLarge, match="kB"):
-        kova.KOVA(mlp(), memory_budget=10**4)
+    with pytest.raises(kova.CovarianceTooLarge, match=r'"full" of 56 .* kB.*covariance="neuron" needs .* would fit'):
+        kova.KOVA(mlp(), covariance="full", memory_budget=10**4)
+    assert kova.KOVA(mlp(), memory_budget=10**4).covariance.name == "neuron"
     assert kova.KOVA(nn.Linear(2_000_000, 1), evolution=kova.Memoryless(0.1)).covariance.nbytes == 0
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from cases import EVOLUTION_IDS, EVOLUTIONS, batch, mlp, same_bits, snapshot
@@ -59,7 +60,9 @@ def test_the_copy_continues_bit_for_bit(evolution, way):
     original = make(evolution)
     advance(original, 0, 17)
     if evolution.keeps_memory:
-        assert len(original.state_dict()["covariance"]["rows"]) > 0, "nothing is deferred: the test proves too little"
+        assert len(original.state_dict()["covariance"]["parts"][0]["rows"]) > 0, (
+            "nothing is deferred: the test proves too little"
+        )
     duplicate = COPIES[way](original)
     assert same_bits(snapshot(original), snapshot(duplicate))
     assert advance(original, 17, 60) == advance(duplicate, 17, 60)
@@ -96,11 +99,11 @@ def test_a_snapshot_is_not_moved_by_later_steps():
     optimizer = make(kova.FadingMemory(0.1))
     advance(optimizer, 0, 17)
     state = optimizer.state_dict()
-    wanted = copy.deepcopy(state["covariance"])
+    wanted = copy.deepcopy(state["covariance"]["parts"][0])
     advance(optimizer, 17, 60)
-    for key, value in wanted.items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(state["covariance"][key], value)
+    for key in ("rows", "signs", "variances"):
+        assert torch.equal(state["covariance"]["parts"][0][key], wanted[key])
+    assert all(map(torch.equal, state["covariance"]["parts"][0]["panels"], wanted["panels"]))
     assert state["steps"] == 17
 
 
@@ -128,11 +131,86 @@ def test_loading_goes_to_the_state_a_failed_load_would_have_left():
     optimizer = make(kova.FadingMemory(0.1))
     advance(optimizer, 0, 17)
     broken = optimizer.state_dict()
-    del broken["covariance"]["panels"]
+    del broken["covariance"]["parts"][0]["panels"]
     before = snapshot(optimizer)
     with pytest.raises(ValueError, match="panels"):
         optimizer.load_state_dict(broken)
     assert same_bits(before, snapshot(optimizer))
+
+
+def damaged(state: dict, where: str, value: object) -> dict:
+    state = copy.deepcopy(state)
+    target = state["covariance"]["parts"][0] if where in state["covariance"]["parts"][0] else state
+    target[where] = value
+    return state
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("rows", torch.zeros(2, 55)),
+        ("rows", torch.zeros(300, 56)),
+        ("rows", None),
+        ("signs", torch.ones(3)),
+        ("panels", []),
+        ("panels", [torch.zeros(3, 3)]),
+        ("panels", [torch.full((56, 56), torch.nan)]),
+        ("variances", torch.ones(55)),
+        ("variances", torch.full((56,), torch.nan)),
+        ("scale", "x"),
+        ("shift", -1.0),
+        ("steps", "x"),
+        ("covariance", {}),
+        ("parameters", []),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_whole(where, value):
+    optimizer = make(kova.FadingMemory(0.1))
+    advance(optimizer, 0, 17)
+    before = snapshot(optimizer)
+    with pytest.raises(ValueError, match=r"checkpoint|state_dict"):
+        optimizer.load_state_dict(damaged(optimizer.state_dict(), where, value))
+    assert same_bits(before, snapshot(optimizer))
+    for key in optimizer.state_dict():
+        partial = optimizer.state_dict()
+        del partial[key]
+        with pytest.raises(ValueError, match="state_dict"):
+            optimizer.load_state_dict(partial)
+    with pytest.raises(ValueError, match="state_dict"):
+        optimizer.load_state_dict(None)
+
+
+def test_a_checkpoint_of_another_prior_or_another_order_is_refused():
+    saved = kova.KOVA(mlp(), prior_variance=4.0).state_dict()
+    with pytest.raises(ValueError, match="prior_variance"):
+        kova.KOVA(mlp()).load_state_dict(saved)
+
+    class Pair(nn.Module):
+        def __init__(self, names: str) -> None:
+            super().__init__()
+            for name in names:
+                setattr(self, name, nn.Linear(3, 1))
+
+    state = kova.KOVA(Pair("ab")).state_dict()
+    with pytest.raises(ValueError, match="critic"):
+        kova.KOVA(Pair("ba")).load_state_dict(state)
+
+
+def test_numpy_numbers_do_not_spoil_a_checkpoint():
+    optimizer = kova.KOVA(
+        mlp(),
+        prior_variance=np.float64(1.5),
+        evolution=kova.FadingMemory(np.float32(0.1), max_variance=np.float64(3.0)),
+        noise=kova.BatchSize(np.float32(2.0)),
+        step_size=np.float64(0.5),
+    )
+    for step in range(5):
+        optimizer.step(*batch(24, seed=step), noise=np.float32(1.0) if step else None)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True)["steps"] == 5
+    assert len(optimizer.sample(np.int64(3))["0.bias"]) == 3
 
 
 def test_another_process_continues_the_same_run(tmp_path: Path):

@@ -203,6 +203,32 @@ def test_the_report_says_what_its_docstring_says():
         report.loss = torch.zeros(())
 
 
+@pytest.mark.parametrize("size", [64, 512])
+def test_a_small_information_gain_is_not_lost_in_rounding(size):
+    critic = linear().float()
+    u, y = (part.float() for part in batch(size))
+    optimizer = kova.KOVA(critic, prior_variance=1e-4, evolution=kova.Static())
+    exact = 0.5 * torch.logdet(torch.eye(4).double() + 1e-4 / size * with_bias(u.double()).T @ with_bias(u.double()))
+    assert float(optimizer.step(u, y).information_gain) == pytest.approx(float(exact), rel=0.05)
+
+
+def test_a_small_innovation_survives_a_large_value():
+    critic = linear()
+    torch.nn.init.constant_(critic.bias, 1e6)
+    u, _ = batch(4)
+    y = critic(u).detach().squeeze(1) + 0.01
+    report = kova.KOVA(critic).step(u, y)
+    torch.testing.assert_close(report.innovation, torch.full((4,), 0.01), rtol=1e-5, atol=0)
+
+
+def test_noise_may_differ_by_orders_of_magnitude_between_labels():
+    u, y = batch(8, dtype=torch.float32)
+    variances = torch.logspace(-4, 3, 8)
+    reports = [kova.KOVA(mlp(dtype=torch.float32)).step(u, y, noise=noise) for noise in (variances, variances.diag())]
+    torch.testing.assert_close(reports[0].update_norm, reports[1].update_norm)
+    torch.testing.assert_close(reports[0].information_gain, reports[1].information_gain)
+
+
 def test_predict_has_the_exact_predictive_variance():
     critic = linear()
     theta0 = theta(critic)

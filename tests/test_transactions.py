@@ -84,6 +84,66 @@ def test_an_error_late_in_the_step_changes_nothing():
     assert same_bits(before, snapshot(optimizer))
 
 
+@pytest.mark.parametrize("factor", [-0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("method", ["scaled", "shifted", "inflated_along_batch"])
+def test_a_prediction_that_is_no_covariance_is_refused(method, factor):
+    class Wrong(kova.Evolution):
+        started = False
+
+        def predict(self, P):
+            return getattr(P, method)(factor if self.started else 1.0)
+
+    evolution = Wrong()
+    optimizer = kova.KOVA(mlp(), evolution=evolution, dtype=torch.float64)
+    before = snapshot(optimizer)
+    evolution.started = True
+    with pytest.raises(ValueError, match=r"factor|variance|weight"):
+        optimizer.step(*batch())
+    assert same_bits(before, snapshot(optimizer))
+
+
+def test_an_evolution_may_compute_with_tensors():
+    class Tensors(kova.Evolution):
+        def predict(self, P):
+            return P.scaled(torch.tensor(1.1)).shifted(torch.tensor(0.01))
+
+    optimizer = kova.KOVA(mlp(), evolution=Tensors(), dtype=torch.float64)
+    optimizer.step(*batch(8))
+    state = optimizer.state_dict()["covariance"]["parts"][0]
+    assert isinstance(state["scale"], float)
+
+
+def test_an_own_noise_model_cannot_touch_the_innovation():
+    class Rude(kova.Noise):
+        def covariance(self, batch):
+            batch.innovation.abs_()
+            return 1.0
+
+    u, y = batch()
+    rude, polite = kova.KOVA(mlp(), noise=Rude()), kova.KOVA(mlp(), noise=kova.ConstantNoise(1.0))
+    assert torch.equal(rude.step(u, y).innovation, polite.step(u, y).innovation)
+
+
+@pytest.mark.parametrize(
+    ("network", "covariance", "size"), [(torch.float32, torch.float64, 1e42), (torch.float16, torch.float32, 1e7)]
+)
+def test_parameters_that_would_overflow_their_dtype_change_nothing(network, covariance, size):
+    critic = mlp(dtype=network)
+    optimizer = kova.KOVA(critic, dtype=covariance)
+    before = snapshot(optimizer)
+    u, y = batch()
+    with pytest.raises(kova.NumericalError, match="parameters are not finite"):
+        optimizer.step(u.to(network), size * y)
+    assert same_bits(before, snapshot(optimizer))
+
+
+def test_a_batch_without_information_is_a_step_like_any_other():
+    optimizer = kova.KOVA(nn.Linear(3, 1, bias=False), evolution=kova.DirectionalForgetting(0.1))
+    report = optimizer.step(torch.zeros(4, 3), torch.ones(4))
+    assert float(report.information_gain) == 0.0
+    torch.testing.assert_close(optimizer.covariance.diagonal(), torch.ones(3))
+
+
 def test_an_update_that_overflows_changes_nothing():
     critic = nn.Linear(3, 1)
     optimizer = kova.KOVA(critic, prior_variance=1e30, noise=kova.ConstantNoise(1e30), evolution=kova.Static())
