@@ -30,7 +30,7 @@ test-all: $(STAMP)  ## Everything, minutes included
 	$(PYTEST)
 
 bench: $(STAMP)  ## Time a step beside Adam, literal Algorithm 1 and the hardware's floor
-	$(BIN)/python benchmarks/step.py
+	$(BIN)/kova bench step
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -31,6 +32,10 @@ class Block(ABC):
     @abstractmethod
     def squared_norms(self) -> Tensor:
         """Return diag(J Jᵀ), (N,)."""
+
+    @abstractmethod
+    def checksum(self) -> Tensor:
+        """Return a sum, 0-dim, that is finite only if the block is."""
 
     @abstractmethod
     def transposed_product(self, weights: Tensor) -> Tensor:
@@ -86,6 +91,10 @@ class LinearBlock(Block):
         scale = self.activation.square().sum(1) if self.weight else torch.zeros_like(self.gradient[:, 0])
         return self.gradient.square().sum(1).mul_(scale.add_(float(self.bias)))
 
+    def checksum(self) -> Tensor:
+        """Return the sum of the factors."""
+        return self.activation.sum() + self.gradient.sum()
+
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Σₙ wₙ gₙ ⊗ (aₙ, 1)."""
         weighted = self.gradient * weights[:, None]
@@ -116,6 +125,10 @@ class RowsBlock(Block):
     def squared_norms(self) -> Tensor:
         """Return the squared length of each row."""
         return self.rows.square().sum(1)
+
+    def checksum(self) -> Tensor:
+        """Return the sum of the rows."""
+        return self.rows.sum()
 
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Jᵀ weights."""
@@ -164,6 +177,13 @@ class Jacobian:
     def squared_norms(self) -> Tensor:
         """Return diag(J Jᵀ), (N,)."""
         return sum((block.squared_norms() for block in self.blocks[1:]), start=self.blocks[0].squared_norms())
+
+    def check_finite(self) -> None:
+        """Raise ``ValueError`` if a derivative is NaN or infinite."""
+        if not math.isfinite(float(sum(block.checksum() for block in self.blocks))):
+            bad = int((~torch.isfinite(self.squared_norms())).sum())
+            if bad:
+                raise ValueError(f"∂h/∂θ is not finite for {bad} of {len(self.values)} samples although h is")
 
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Jᵀ weights, (d,)."""

@@ -124,7 +124,7 @@ class Observation:
                 blocks.append(block)
                 owners.append(owner)
         jacobian = Jacobian(blocks, values, dtype)
-        _checks.finite("∂h/∂θ (its squared norm per sample)", jacobian.squared_norms())
+        jacobian.check_finite()
         wrong = self._disagreeing(jacobian, owners, output) if check else set()
         return jacobian, _Plan(tuple(usable), loop), wrong
 

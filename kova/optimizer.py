@@ -298,7 +298,7 @@ class KOVA(torch.optim.Optimizer):
         parameters = list(self.observation.parameters.values())
         parts = update.split([parameter.numel() for parameter in parameters])
         moved = [p + part.view_as(p).to(p.dtype) for p, part in zip(parameters, parts, strict=True)]
-        if not all(_checks.all_finite(value) for value in moved):
+        if not _checks.all_finite(torch.cat([value.reshape(-1) for value in moved])):
             raise NumericalError("the updated parameters are not finite; nothing was changed")
         return moved
 

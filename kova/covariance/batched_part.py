@@ -50,10 +50,13 @@ class BatchedPart(Part):
         target = out.view(self._count, self._width, -1)
         torch.baddbmm(given, self._blocks, given, beta=shift, alpha=scale, out=target)
 
-    def update(self, scale: float, shift: float, rows: Tensor, signs: Tensor, variances: Tensor) -> None:
+    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
         """Apply the update to every block."""
-        split = self._split(rows)
-        self._blocks.baddbmm_(split * signs, split.mT, beta=scale)
+        split = self._split(rows[:lost])
+        self._blocks.baddbmm_(split, split.mT, beta=scale, alpha=-1.0)
+        if lost < len(rows):
+            split = self._split(rows[lost:])
+            self._blocks.baddbmm_(split, split.mT)
         if shift:
             self._diagonals().add_(shift)
         self._updates = (self._updates + 1) % SYMMETRISE_EVERY

@@ -74,11 +74,11 @@ class Blockwise(Covariance):
             part.product(given, written, scale, shift)
         return out
 
-    def update(self, scale: float, shift: float, rows: Tensor, signs: Tensor, variances: Tensor) -> None:
-        """Set P ← scale · P + shift · I + rowsᵀ diag(signs) rows within the parts, whose diagonal is ``variances``."""
+    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
+        """Update every part; see :meth:`Part.update`."""
         sizes = [part.size for part in self._parts]
         for part, own, diagonal in zip(self._parts, rows.split(sizes, 1), variances.split(sizes), strict=True):
-            part.update(scale, shift, own, signs, diagonal)
+            part.update(scale, shift, own, lost, diagonal)
 
     def outer_product(self, rows: Tensor, right: Tensor) -> Tensor:
         """Return rowsᵀ rows, cut to the parts, times right."""
@@ -89,6 +89,10 @@ class Blockwise(Covariance):
     def variances(self) -> Tensor:
         """Return a copy of the diagonal in store order."""
         return torch.cat([part.variances for part in self._parts])
+
+    def max_variance(self) -> float:
+        """Return the largest variance."""
+        return max(float(part.variances.max()) for part in self._parts)
 
     @property
     def nbytes(self) -> int:
@@ -171,10 +175,9 @@ class BlockwisePrediction(Prediction):
 
     def max_variance(self) -> float:
         """Return the largest variance."""
-        variances = self._inflated_diagonal()
-        if self.span is not None:
-            variances.add_(self.span.rows.square().sum(0), alpha=self.span.weight)
-        return float(variances.max())
+        if self.span is None:
+            return self.scale * self.covariance.max_variance() + self.shift
+        return float(self._variances().max())
 
     def gram(self, dtype: torch.dtype) -> Tensor:
         """Return J P Jᵀ accumulated in ``dtype``."""
@@ -187,15 +190,16 @@ class BlockwisePrediction(Prediction):
 
     def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
         """Prepare P ← P - α WᵀW with W = L⁻¹ J P: one symmetric rank-N update, K is never formed."""
-        rows = _whiten(factor, self._cross).mul_(math.sqrt(step_size))
-        signs = rows.new_full((len(rows),), -1.0)
+        rows = _whiten(factor, self._cross)
+        if step_size != 1.0:
+            rows.mul_(math.sqrt(step_size))
+        lost = len(rows)
+        variances = self._variances().sub_(rows.square().sum(0))
         if self.span is not None:
             rows = torch.cat([rows, self.span.rows * math.sqrt(self.span.weight)])
-            signs = torch.cat([signs, -signs])
-        variances = self._inflated_diagonal().add_(torch.einsum("k,kd,kd->d", signs, rows, rows))
         if not _checks.all_finite(variances):
             raise NumericalError("the updated covariance is not finite; nothing was changed")
-        return lambda: self.covariance.update(self.scale, self.shift, rows, signs, variances)
+        return lambda: self.covariance.update(self.scale, self.shift, rows, lost, variances)
 
     def _scaled(self, factor: float) -> Self:
         span = self.span and replace(
@@ -230,8 +234,11 @@ class BlockwisePrediction(Prediction):
         cross.add_(self.span.grown, alpha=self.span.weight)
         return cross.add_(self.right, alpha=self.span.b) if self.span.b else cross
 
-    def _inflated_diagonal(self) -> Tensor:
-        return self.covariance.variances().mul_(self.scale).add_(self.shift)
+    def _variances(self) -> Tensor:
+        variances = self.covariance.variances().mul_(self.scale).add_(self.shift)
+        if self.span is not None:
+            variances.add_(self.span.rows.square().sum(0), alpha=self.span.weight)
+        return variances
 
 
 def _whiten(factor: Tensor, cross: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class DensePart(Part):
                 rows, signs = self._rows[: self._used], self._signs[: self._used]
                 out.addmm_(rows.T, (rows @ right).mul_(signs[:, None]), alpha=total)
 
-    def update(self, scale: float, shift: float, rows: Tensor, signs: Tensor, variances: Tensor) -> None:
+    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
         """Defer the update, or fold it and all deferred ones."""
         if self._used and self._used + len(rows) > DEFERRED_ROWS:
             self._flush(self._rows[: self._used], self._signs[: self._used])
@@ -78,11 +78,12 @@ class DensePart(Part):
             self._matrix.zero_()
             self._used, self._scale = 0, 1.0
         if len(rows) > DEFERRED_ROWS:
-            self._flush(rows / math.sqrt(self._scale), signs)
+            self._flush(rows / math.sqrt(self._scale), _signs(rows, lost))
             return
         end = self._used + len(rows)
         torch.mul(rows, 1.0 / math.sqrt(self._scale), out=self._rows[self._used : end])
-        self._signs[self._used : end] = signs
+        self._signs[self._used : self._used + lost] = -1.0
+        self._signs[self._used + lost : end] = 1.0
         self._used = end
         low, high = SCALE_RANGE
         crowded = end == DEFERRED_ROWS or self._shift > SHIFT_LIMIT * self._prior_variance
@@ -161,3 +162,9 @@ class DensePart(Part):
         self._matrix.to(device)
         self._rows, self._signs = self._rows.to(device), self._signs.to(device)
         self.variances = self.variances.to(device)
+
+
+def _signs(rows: Tensor, lost: int) -> Tensor:
+    signs = rows.new_ones(len(rows))
+    signs[:lost] = -1.0
+    return signs

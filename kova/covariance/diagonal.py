@@ -50,7 +50,7 @@ class DiagonalPart(Part):
         """Write (scale · P + shift · I) right."""
         torch.mul(right, (self.variances * scale + shift)[:, None], out=out)
 
-    def update(self, scale: float, shift: float, rows: Tensor, signs: Tensor, variances: Tensor) -> None:
+    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
         """Keep the diagonal of the update."""
         # Far below the variance it is subtracted from, a downdate can round to just below zero.
         self.variances = variances.clamp(min=0.0)

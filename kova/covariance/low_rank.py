@@ -80,18 +80,18 @@ class LowRankPart(Part):
         torch.mul(right, scale * self._shift + shift, out=out)
         out.addmm_(self._rows.T, (self._rows @ right).mul_(self._signs[:, None]), alpha=scale)
 
-    def update(self, scale: float, shift: float, rows: Tensor, signs: Tensor, variances: Tensor) -> None:
+    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
         """Append the rows, and recompress them to R if they have become more."""
         self._shift = scale * self._shift + shift
         stacked = torch.cat([self._rows * math.sqrt(scale), rows])
-        weights = torch.cat([self._signs, signs])
+        weights = torch.cat([self._signs, -rows.new_ones(lost), rows.new_ones(len(rows) - lost)])
         self.variances = variances
         if len(stacked) > self._rank:
             basis, values = _eigenpairs(stacked, weights)
             largest = values.abs().argsort(descending=True)[: self._rank]
             stacked = basis[largest] * values[largest].abs().sqrt()[:, None]
             weights = values[largest].sign()
-            self.variances = self._shift + torch.einsum("k,kd,kd->d", weights, stacked, stacked)
+            self.variances = self._shift + weights @ stacked.square()
         self._rows, self._signs = stacked, weights
 
     def dense(self) -> Tensor:

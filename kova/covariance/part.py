@@ -30,14 +30,14 @@ class Part(ABC):
         """Write (scale · P + shift · I) right into ``out``, both (size, N)."""
 
     @abstractmethod
-    def update(self, scale: float, shift: float, rows: Tensor, signs: Tensor, variances: Tensor) -> None:
-        """Set P ← scale · P + shift · I + rowsᵀ diag(signs) rows, cut to this part's shape.
+    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
+        """Set P ← scale · P + shift · I - L + G, cut to this part's shape.
 
         Args:
             scale: >= 0.
             shift: >= 0.
-            rows: (K, size).
-            signs: ±1, (K,).
+            rows: (K, size): L = rowsᵀ rows of the first ``lost`` of them, G of the others.
+            lost: How many reduce P.
             variances: The diagonal of the result, (size,).
         """
 

@@ -12,8 +12,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -30,6 +28,7 @@ try:
 
     from kova.experiments import pendulum
     from kova.experiments.pendulum import GAMMA, WARM_UP, Samples, Task, joined
+    from kova.experiments.provenance import provenance
 except ModuleNotFoundError as error:
     if __name__ != "__main__":
         raise
@@ -277,13 +276,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def provenance(options: argparse.Namespace) -> dict[str, str]:
-    """Return the command, versions and date behind the numbers."""
-    command = f"python -m kova.experiments.policy_evaluation --seed {options.seed} --samples {options.samples}"
-    versions = {name: version(name) for name in ("kova-rl", "torch", "gymnasium")}
-    return {"command": command, "date": datetime.now(UTC).date().isoformat(), **versions}
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the demo."""
     options = parse(arguments)
@@ -292,7 +284,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results, task, band = run(options.seed, options.samples, console)
     picture, numbers = (options.out / f"policy_evaluation.{suffix}" for suffix in ("png", "json"))
     draw(results, task, band, picture)
-    numbers.write_text(json.dumps({"made_by": provenance(options), **asdict(results)}, indent=2) + "\n")
+    command = f"python -m kova.experiments.policy_evaluation --seed {options.seed} --samples {options.samples}"
+    numbers.write_text(json.dumps({"made_by": provenance(command), **asdict(results)}, indent=2) + "\n")
     console.print(table(results))
     console.print(verdict(results), highlight=False)
     console.print(
