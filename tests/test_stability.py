@@ -30,13 +30,13 @@ def drifting_batch(step: int, size: int, generator: torch.Generator) -> tuple[Te
     return torch.cat([active, torch.zeros(size, DEAD)], dim=1), y
 
 
-def run(evolution: kova.Evolution, steps: int) -> tuple[kova.KOVA, float]:
+def run(evolution: kova.Evolution, steps: int, structure: str = "full") -> tuple[kova.KOVA, float]:
     """Train, and return the optimizer and its explained variance on the current data."""
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         critic = nn.Sequential(nn.Linear(ACTIVE + DEAD, 6), nn.Tanh(), nn.Linear(6, 1))
-    optimizer = kova.KOVA(critic, covariance="full", evolution=evolution)
+    optimizer = kova.KOVA(critic, covariance=structure, evolution=evolution)
     for step in range(steps):
         optimizer.step(*drifting_batch(step, BATCH, generator))
     u, y = drifting_batch(steps, 2_000, generator)
@@ -62,6 +62,23 @@ def test_ten_thousand_updates(evolution):
 @pytest.mark.parametrize("evolution", MODELS, ids=repr)
 def test_a_hundred_thousand_updates(evolution):
     check(*run(evolution, 100_000))
+
+
+STRUCTURES = pytest.mark.parametrize("structure", ["layer", "neuron", "block:50", "diagonal", "low_rank:32"])
+ONE_OF_EACH = pytest.mark.parametrize("evolution", MODELS[::2], ids=repr)
+
+
+@STRUCTURES
+@ONE_OF_EACH
+def test_two_thousand_updates_of_every_structure(structure, evolution):
+    check(*run(evolution, 2_000, structure))
+
+
+@pytest.mark.slow
+@STRUCTURES
+@ONE_OF_EACH
+def test_a_hundred_thousand_updates_of_every_structure(structure, evolution):
+    check(*run(evolution, 100_000, structure))
 
 
 def test_where_every_direction_is_excited_asymmetry_cannot_grow():
