@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -32,10 +31,6 @@ class Block(ABC):
     @abstractmethod
     def squared_norms(self) -> Tensor:
         """Return diag(J Jᵀ), (N,)."""
-
-    @abstractmethod
-    def checksum(self) -> Tensor:
-        """Return a sum, 0-dim, that is finite only if the block is."""
 
     @abstractmethod
     def transposed_product(self, weights: Tensor) -> Tensor:
@@ -70,12 +65,10 @@ class LinearBlock(Block):
 
     def write_units(self, out: Tensor) -> None:
         """Write Jᵀ unit by unit, g_o · (a, 1), into ``out``, (fan-out, fan-in + 1, N) or without what is frozen."""
-        gradient = self.gradient.T.contiguous()
-        fan_in = self._weights // len(gradient)
-        if self.weight:
-            torch.mul(gradient[:, None], self.activation.T.contiguous()[None], out=out[:, :fan_in])
+        parts = [self.activation.T] if self.weight else []
         if self.bias:
-            out[:, fan_in] = gradient
+            parts.append(self.activation.new_ones(1, len(self.activation)))
+        torch.mul(self.gradient.T.contiguous()[:, None], torch.cat(parts)[None], out=out)
 
     def gram(self, dtype: torch.dtype) -> Tensor:
         """Return (a aᵀ + 1) ∘ (g gᵀ): O(N² (fan-in + fan-out)), J is never formed."""
@@ -90,10 +83,6 @@ class LinearBlock(Block):
         """Return (|a|² + 1) |g|²."""
         scale = self.activation.square().sum(1) if self.weight else torch.zeros_like(self.gradient[:, 0])
         return self.gradient.square().sum(1).mul_(scale.add_(float(self.bias)))
-
-    def checksum(self) -> Tensor:
-        """Return the sum of the factors."""
-        return self.activation.sum() + self.gradient.sum()
 
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Σₙ wₙ gₙ ⊗ (aₙ, 1)."""
@@ -126,10 +115,6 @@ class RowsBlock(Block):
         """Return the squared length of each row."""
         return self.rows.square().sum(1)
 
-    def checksum(self) -> Tensor:
-        """Return the sum of the rows."""
-        return self.rows.sum()
-
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Jᵀ weights."""
         return self.rows.T.to(weights.dtype) @ weights
@@ -159,16 +144,13 @@ class Jacobian:
         starts = accumulate((block.size for block in self.blocks[:-1]), initial=0)
         return dict(zip(starts, self.blocks, strict=True))
 
-    @cached_property
-    def _transposed(self) -> Tensor:
-        out = torch.empty(self.dim, len(self.values), dtype=self.dtype, device=self.values.device)
+    def transposed(self, out: Tensor | None = None) -> Tensor:
+        """Return Jᵀ, (d, N), written into ``out`` if it is given."""
+        if out is None:
+            out = torch.empty(self.dim, len(self.values), dtype=self.dtype, device=self.values.device)
         for block, part in zip(self.blocks, out.split([block.size for block in self.blocks]), strict=True):
             block.write_transposed(part)
         return out
-
-    def transposed(self) -> Tensor:
-        """Return Jᵀ, (d, N), formed once."""
-        return self._transposed
 
     def gram(self, dtype: torch.dtype) -> Tensor:
         """Return J Jᵀ, (N, N), accumulated in ``dtype``, without forming J where a layer factorises."""
@@ -180,10 +162,9 @@ class Jacobian:
 
     def check_finite(self) -> None:
         """Raise ``ValueError`` if a derivative is NaN or infinite."""
-        if not math.isfinite(float(sum(block.checksum() for block in self.blocks))):
-            bad = int((~torch.isfinite(self.squared_norms())).sum())
-            if bad:
-                raise ValueError(f"∂h/∂θ is not finite for {bad} of {len(self.values)} samples although h is")
+        bad = int((~torch.isfinite(self.squared_norms())).sum())
+        if bad:
+            raise ValueError(f"∂h/∂θ is not finite for {bad} of {len(self.values)} samples although h is")
 
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Jᵀ weights, (d,)."""

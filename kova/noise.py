@@ -123,14 +123,14 @@ class ConstantNoise(Noise):
 
 @dataclass(frozen=True, eq=False)
 class ObservationNoise:
-    """P_n of one batch, checked: (N,) variances or an (N, N) covariance.
+    """P_n of one batch, checked: one variance for all, (N,) variances or an (N, N) covariance.
 
     Attributes:
-        value: The tensor.
+        value: The number or tensor.
         log_det: log|P_n|.
     """
 
-    value: Tensor
+    value: Tensor | float
     log_det: Tensor | float
 
     @classmethod
@@ -143,7 +143,7 @@ class ObservationNoise:
         """
         if isinstance(value, Real):
             variance = _checks.representable("noise", value, like.dtype)
-            return cls(torch.full_like(like, variance), like.shape[0] * math.log(variance))
+            return cls(variance, like.shape[0] * math.log(variance))
         if not isinstance(value, Tensor):
             raise TypeError(f"noise must be a number or a tensor, got {type(value).__name__}")
         if not value.is_floating_point():
@@ -180,5 +180,8 @@ class ObservationNoise:
 
     def added_to(self, matrix: Tensor) -> Tensor:
         """Return matrix + P_n."""
-        value = self.value.to(matrix.dtype)
-        return matrix + (value if value.dim() == 2 else torch.diag(value))
+        if isinstance(self.value, Tensor) and self.value.dim() == 2:
+            return matrix + self.value
+        total = matrix.clone()
+        total.diagonal().add_(self.value)
+        return total

@@ -89,6 +89,7 @@ class Observation:
             jacobian, _, _ = self._linearise(plan, inputs, size, dtype, check=False)
             return jacobian
         jacobian, plan, wrong = self._linearise(_Plan(self._layers), inputs, size, dtype, check=True)
+        jacobian.check_finite()
         if wrong & set(plan.layers):
             plan = _Plan(tuple(layer for layer in plan.layers if layer not in wrong))
             jacobian, plan, wrong = self._linearise(plan, inputs, size, dtype, check=True)
@@ -124,7 +125,6 @@ class Observation:
                 blocks.append(block)
                 owners.append(owner)
         jacobian = Jacobian(blocks, values, dtype)
-        jacobian.check_finite()
         wrong = self._disagreeing(jacobian, owners, output) if check else set()
         return jacobian, _Plan(tuple(usable), loop), wrong
 

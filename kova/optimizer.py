@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from kova.covariance.base import Covariance
 from kova.errors import NumericalError
 from kova.evolution import Evolution, FadingMemory
 from kova.factorise import cholesky_with_retry
+from kova.jacobian import Jacobian
 from kova.noise import Batch, BatchSize, Noise, ObservationNoise
 from kova.observation import Observation, ObservationFn
 from kova.report import StepReport
@@ -127,19 +128,30 @@ class KOVA(torch.optim.Optimizer):
         After any of them θ, P and the counters are bit-identical to before the call.
         """
         with self._plain_arithmetic():
-            return self._step(inputs, targets, ratio, noise)
+            jacobian, y, pi_ratio = self._observe(inputs, targets, ratio)
+            try:
+                return self._condition(jacobian, y, pi_ratio, noise)
+            except NumericalError:
+                # The usual cause has a clearer name.
+                jacobian.check_finite()
+                raise
 
-    def _step(self, inputs: Inputs, targets: Tensor, ratio: Tensor | None, noise: float | Tensor | None) -> StepReport:
+    def _observe(self, inputs: Inputs, targets: Tensor, ratio: Tensor | None) -> tuple[Jacobian, Tensor, Tensor | None]:
+        """Check the batch and linearise h at it (lines 3 to 5 of Algorithm 1)."""
         size = _checks.inputs(inputs, self.observation.device)
         like = torch.empty(0, dtype=self.dtype, device=self.covariance.device)
         y = _checks.per_sample("targets", targets, like, size=size)
         pi_ratio = None if ratio is None else _check_ratio(_checks.per_sample("ratio", ratio, like, size=size))
-        alpha = self._alpha(self.steps + 1)
+        return self.observation.linearise(inputs, size, self.dtype), y, pi_ratio
 
-        jacobian = self.observation.linearise(inputs, size, self.dtype)
+    def _condition(
+        self, jacobian: Jacobian, y: Tensor, ratio: Tensor | None, noise: float | Tensor | None
+    ) -> StepReport:
+        """Predict P, weigh the innovation, and update θ and P (lines 2 and 6 to 9 of Algorithm 1)."""
+        alpha = self._alpha(self.steps + 1)
         # Subtracted in the wider of the two types: near a large value float32 has no room for a small difference.
         delta = (y - jacobian.values).to(self.dtype)
-        given = self.noise.covariance(Batch(delta.clone(), pi_ratio)) if noise is None else noise
+        given = self.noise.covariance(Batch(delta.clone(), ratio)) if noise is None else noise
         P_n = ObservationNoise.of(given, like=delta)
         P = self.evolution.predict(self.covariance.predict(jacobian))
 
@@ -288,7 +300,13 @@ class KOVA(torch.optim.Optimizer):
     def _plain_arithmetic(self) -> Iterator[None]:
         """Follow the module to its device, and keep the caller's autograd, inference and autocast modes out."""
         device = self.observation.device
-        with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        with ExitStack() as modes:
+            # Leaving inference mode turns autograd on, so it comes first.
+            if torch.is_inference_mode_enabled():
+                modes.enter_context(torch.inference_mode(False))
+            modes.enter_context(torch.no_grad())
+            if torch.is_autocast_enabled(device.type):
+                modes.enter_context(torch.autocast(device.type, enabled=False))
             if self.covariance.device != device:
                 self.covariance.to(device)
             yield
@@ -298,7 +316,8 @@ class KOVA(torch.optim.Optimizer):
         parameters = list(self.observation.parameters.values())
         parts = update.split([parameter.numel() for parameter in parameters])
         moved = [p + part.view_as(p).to(p.dtype) for p, part in zip(parameters, parts, strict=True)]
-        if not _checks.all_finite(torch.cat([value.reshape(-1) for value in moved])):
+        # In its own dtype the update is finite; only a cast to another can make it overflow.
+        if any(value.dtype != self.dtype and not _checks.all_finite(value) for value in moved):
             raise NumericalError("the updated parameters are not finite; nothing was changed")
         return moved
 
@@ -313,7 +332,7 @@ def _measure(
     log_det = 2.0 * L.diagonal().double().log().sum()
     energy = torch.dot(weights, gram.to(L.dtype) @ weights).to(delta.dtype)
     return {
-        "loss": delta.square().mean() / 2.0,
+        "loss": torch.dot(delta, delta) / (2.0 * size),
         "nis": squared / size,
         "log_likelihood": (-0.5 * (squared + log_det + size * math.log(2.0 * math.pi))).to(delta.dtype),
         "information_gain": (0.5 * (log_det - P_n.log_det)).clamp(min=0.0).to(delta.dtype),

@@ -20,6 +20,7 @@ from kova import _checks
 from kova.covariance.base import Covariance
 from kova.covariance.layout import Layout
 from kova.covariance.part import Part
+from kova.covariance.workspace import Workspace
 from kova.errors import NumericalError
 from kova.factorise import cholesky_with_jitter
 from kova.jacobian import Jacobian
@@ -49,14 +50,19 @@ class Blockwise(Covariance):
         self.dtype = dtype
         self.device = torch.device(device)
         self._parts = self._cut()
+        self._workspace = Workspace(dtype, self.device)
 
     @abstractmethod
     def _cut(self) -> list[Part]:
         """Return the parts, in store order."""
 
     def store_order(self, jacobian: Jacobian) -> Tensor:
-        """Return Jᵀ, (d, N), in store order."""
-        return jacobian.transposed()
+        """Return Jᵀ, (d, N), in store order, in the workspace."""
+        return jacobian.transposed(out=self.scratch("right", self.dim, len(jacobian.values)))
+
+    def scratch(self, name: str, *shape: int) -> Tensor:
+        """Return a buffer of the workspace."""
+        return self._workspace.take(name, *shape)
 
     def to_theta(self, stored: Tensor) -> Tensor:
         """Return (…, d) numbers in the order of θ."""
@@ -67,8 +73,8 @@ class Blockwise(Covariance):
         return BlockwisePrediction(self, jacobian, self.store_order(jacobian))
 
     def product(self, right: Tensor, scale: float = 1.0, shift: float = 0.0) -> Tensor:
-        """Return (scale · P + shift · I) right for right (d, N) in store order."""
-        out = torch.empty_like(right)
+        """Return (scale · P + shift · I) right, in the workspace, for right (d, N) in store order."""
+        out = self.scratch("product", *right.shape)
         sizes = [part.size for part in self._parts]
         for part, given, written in zip(self._parts, right.split(sizes), out.split(sizes), strict=True):
             part.product(given, written, scale, shift)
@@ -124,6 +130,7 @@ class Blockwise(Covariance):
     def to(self, device: torch.device) -> None:
         """Move the parts."""
         self.device = device
+        self._workspace = Workspace(self.dtype, device)
         for part in self._parts:
             part.to(device)
 
@@ -190,11 +197,12 @@ class BlockwisePrediction(Prediction):
 
     def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
         """Prepare P ← P - α WᵀW with W = L⁻¹ J P: one symmetric rank-N update, K is never formed."""
-        rows = _whiten(factor, self._cross)
+        rows = self._whiten(factor)
         if step_size != 1.0:
             rows.mul_(math.sqrt(step_size))
         lost = len(rows)
-        variances = self._variances().sub_(rows.square().sum(0))
+        squares = torch.mul(rows, rows, out=self.covariance.scratch("squares", *rows.shape))
+        variances = self._variances().sub_(squares.sum(0))
         if self.span is not None:
             rows = torch.cat([rows, self.span.rows * math.sqrt(self.span.weight)])
         if not _checks.all_finite(variances):
@@ -214,7 +222,6 @@ class BlockwisePrediction(Prediction):
     def _inflated_along_batch(self, weight: float) -> Self:
         if self.span is not None:
             raise RuntimeError("a prediction can be inflated along its batch once")
-        cross = self._cross
         # Equal samples make J A singular, smooth critics nearly so; a direction below the jitter is not inflated in
         # full. A float64 sum leaves only the rounding of A in the way of a small one.
         gram = self.gram(torch.float64)
@@ -222,8 +229,18 @@ class BlockwisePrediction(Prediction):
         if not mean > 0.0:
             return self
         jitter = 0.01 * torch.finfo(self.covariance.dtype).eps * mean
-        rows = _whiten(cholesky_with_jitter("J P Jᵀ", gram, jitter), cross)
-        return replace(self, span=_Span(cross, rows, self.covariance.outer_product(rows, self.right), weight))
+        rows = self._whiten(cholesky_with_jitter("J P Jᵀ", gram, jitter)).clone()
+        return replace(self, span=_Span(self._cross, rows, self.covariance.outer_product(rows, self.right), weight))
+
+    def _whiten(self, factor: Tensor) -> Tensor:
+        """Return L⁻¹ Aᵀ, (N, d), in the workspace."""
+        # Inverting the small triangle (never S) turns a slow triangular solve with d columns into a product.
+        identity = torch.eye(len(factor), dtype=torch.float64, device=factor.device)
+        inverse: Tensor = torch.linalg.solve_triangular(factor.double(), identity, upper=False)
+        rows = self.covariance.scratch("rows", len(factor), len(self._cross))
+        if factor.dtype != rows.dtype:
+            return rows.copy_(inverse @ self._cross.T.to(inverse.dtype))
+        return torch.mm(inverse.to(rows.dtype), self._cross.T, out=rows)
 
     @cached_property
     def _cross(self) -> Tensor:
@@ -239,9 +256,3 @@ class BlockwisePrediction(Prediction):
         if self.span is not None:
             variances.add_(self.span.rows.square().sum(0), alpha=self.span.weight)
         return variances
-
-
-def _whiten(factor: Tensor, cross: Tensor) -> Tensor:
-    """Return L⁻¹ Aᵀ, (N, d), in the dtype of A."""
-    rows: Tensor = torch.linalg.solve_triangular(factor, cross.T.to(factor.dtype), upper=False)
-    return rows.to(cross.dtype)

@@ -46,6 +46,7 @@ class DensePart(Part):
         self._rows = torch.zeros(DEFERRED_ROWS, size, dtype=dtype, device=device)
         self._signs = torch.zeros(DEFERRED_ROWS, dtype=dtype, device=device)
         self._used = 0
+        self._gained = 0
 
     @staticmethod
     def bytes_needed(size: int, itemsize: int) -> int:
@@ -70,29 +71,35 @@ class DensePart(Part):
     def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
         """Defer the update, or fold it and all deferred ones."""
         if self._used and self._used + len(rows) > DEFERRED_ROWS:
-            self._flush(self._rows[: self._used], self._signs[: self._used])
+            self._flush(self._rows[: self._used], self._deferred_signs())
         self._shift = scale * self._shift + shift
         self._scale *= scale
         self.variances = variances
         if self._scale == 0.0:
             self._matrix.zero_()
-            self._used, self._scale = 0, 1.0
+            self._used, self._gained, self._scale = 0, 0, 1.0
         if len(rows) > DEFERRED_ROWS:
-            self._flush(rows / math.sqrt(self._scale), _signs(rows, lost))
+            signs = None if lost == len(rows) else _signs(rows, lost)
+            self._flush(rows / math.sqrt(self._scale), signs)
             return
         end = self._used + len(rows)
         torch.mul(rows, 1.0 / math.sqrt(self._scale), out=self._rows[self._used : end])
         self._signs[self._used : self._used + lost] = -1.0
         self._signs[self._used + lost : end] = 1.0
+        self._gained += len(rows) - lost
         self._used = end
         low, high = SCALE_RANGE
         crowded = end == DEFERRED_ROWS or self._shift > SHIFT_LIMIT * self._prior_variance
         if crowded or not low <= self._scale <= high:
-            self._flush(self._rows[:end], self._signs[:end])
+            self._flush(self._rows[:end], self._deferred_signs())
 
-    def _flush(self, rows: Tensor, signs: Tensor) -> None:
+    def _deferred_signs(self) -> Tensor | None:
+        """σ of the deferred rows; ``None`` where all of them reduce P."""
+        return self._signs[: self._used] if self._gained else None
+
+    def _flush(self, rows: Tensor, signs: Tensor | None) -> None:
         self._matrix.rank_update(rows, signs, self._scale)
-        self._used, self._scale = 0, 1.0
+        self._used, self._gained, self._scale = 0, 0, 1.0
         # c beyond the prior would have to cancel against B where the data hold P small.
         if self._shift > self._prior_variance:
             self._matrix.add_to_diagonal(self._shift)
@@ -123,6 +130,7 @@ class DensePart(Part):
         return {
             "shift": self._shift,
             "scale": self._scale,
+            "updates": self._matrix.updates,
             "panels": [panel.clone() for panel in self._matrix.panels],
             "rows": self._rows[: self._used].clone(),
             "signs": self._signs[: self._used].clone(),
@@ -134,6 +142,7 @@ class DensePart(Part):
         dtype = self.variances.dtype
         check_number("shift", content["shift"])
         check_number("scale", content["scale"])
+        check_number("updates", content["updates"])
         panels = content["panels"]
         if not isinstance(panels, list) or len(panels) != len(self._matrix.panels):
             raise ValueError(f"the checkpoint's panels are not the {len(self._matrix.panels)} expected")
@@ -154,7 +163,9 @@ class DensePart(Part):
         self._used = len(content["rows"])
         self._rows[: self._used] = content["rows"].to(device)
         self._signs[: self._used] = content["signs"].to(device)
+        self._gained = int((content["signs"] > 0).sum())
         self.variances = content["variances"].to(device, copy=True)
+        self._matrix.updates = int(content["updates"])
         self._shift, self._scale = float(content["shift"]), float(content["scale"])
 
     def to(self, device: torch.device) -> None:

@@ -39,7 +39,8 @@ class Neuron(Blockwise):
 
     def store_order(self, jacobian: Jacobian) -> Tensor:
         """Return Jᵀ unit by unit; a Linear layer's straight from its factors, g_o · (a, 1)."""
-        out = torch.empty(self.dim, len(jacobian.values), dtype=self.dtype, device=self.device)
+        out = self.scratch("right", self.dim, len(jacobian.values))
+        whole: Tensor | None = None
         start = 0
         for group in self._groups:
             units, width = _shape(group)
@@ -48,7 +49,8 @@ class Neuron(Blockwise):
             if isinstance(block, LinearBlock) and block.size == len(written):
                 block.write_units(written.view(units, width, -1))
             else:
-                torch.index_select(jacobian.transposed(), 0, self._order[start : start + len(written)], out=written)
+                whole = jacobian.transposed() if whole is None else whole
+                torch.index_select(whole, 0, self._order[start : start + len(written)], out=written)
             start += len(written)
         return out
 
