@@ -12,7 +12,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +63,17 @@ class Observation:
         self._layers = _layers_with_rules(module, self.parameters)
         self._batch_norms = [child for child in module.modules() if isinstance(child, _BatchNorm)]
         self._plans: dict[Hashable, _Plan] = {}
+
+    @cached_property
+    def _own(self) -> dict[nn.Module, dict[str, int]]:
+        """The optimised parameters of each layer with a rule: name and id."""
+        optimised = {id(parameter) for parameter in self.parameters.values()}
+        named = {layer: layer.named_parameters() for layer in self._layers}
+        return {layer: {name: id(p) for name, p in own if id(p) in optimised} for layer, own in named.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process: ids mean nothing in a copy."""
+        return {key: value for key, value in self.__dict__.items() if key != "_own"}
 
     @property
     def device(self) -> torch.device:
@@ -139,12 +151,11 @@ class Observation:
         found = torch.autograd.grad(output, outs, torch.ones_like(output), allow_unused=True, retain_graph=True)
         gradients = iter([torch.zeros_like(out) if g is None else g for g, out in zip(found, outs, strict=True)])
         blocks: dict[int, tuple[nn.Module, Block]] = {}
-        optimised = {id(parameter) for parameter in self.parameters.values()}
         for layer, calls in usable.items():
             pairs = [(given, next(gradients)) for given, _ in calls]
-            own = {name: parameter for name, parameter in layer.named_parameters() if id(parameter) in optimised}
-            block = rules.layer_block(layer, pairs, set(own), dtype)
-            blocks.update({id(parameter): (layer, block) for parameter in own.values()})
+            own = self._own[layer]
+            block = rules.layer_block(layer, pairs, own.keys(), dtype)
+            blocks.update(dict.fromkeys(own.values(), (layer, block)))
         return blocks
 
     def _rest(

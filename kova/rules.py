@@ -6,7 +6,7 @@ called twice has the sum of two derivatives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ Call = tuple[Tensor, Tensor]
 Rule = Callable[[nn.Module, Tensor, Tensor], dict[str, Tensor]]
 
 
-def layer_block(layer: nn.Module, calls: Sequence[Call], optimised: set[str], dtype: torch.dtype) -> Block:
+def layer_block(layer: nn.Module, calls: Sequence[Call], optimised: Collection[str], dtype: torch.dtype) -> Block:
     """Return the columns of J for the optimised parameters of one layer, weight first.
 
     Args:

@@ -50,13 +50,13 @@ class BatchedPart(Part):
         target = out.view(self._count, self._width, -1)
         torch.baddbmm(given, self._blocks, given, beta=shift, alpha=scale, out=target)
 
-    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
+    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
         """Apply the update to every block."""
-        split = self._split(rows[:lost])
-        self._blocks.baddbmm_(split, split.mT, beta=scale, alpha=-1.0)
-        if lost < len(rows):
-            split = self._split(rows[lost:])
-            self._blocks.baddbmm_(split, split.mT)
+        split = columns.view(self._count, self._width, -1)
+        reduce, grow = split[..., :lost], split[..., lost:]
+        self._blocks.baddbmm_(reduce, reduce.mT, beta=scale, alpha=-1.0)
+        if grow.shape[2]:
+            self._blocks.baddbmm_(grow, grow.mT)
         if shift:
             self._diagonals().add_(shift)
         self._updates = (self._updates + 1) % SYMMETRISE_EVERY
@@ -64,9 +64,9 @@ class BatchedPart(Part):
             self._blocks.add_(self._blocks.mT.clone()).mul_(0.5)
         self.variances = self._diagonals().reshape(-1)
 
-    def outer_product(self, rows: Tensor, right: Tensor) -> Tensor:
-        """Return rowsᵀ rows, cut to the blocks, times right."""
-        split = self._split(rows)
+    def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
+        """Return columns columnsᵀ, cut to the blocks, times right."""
+        split = columns.view(self._count, self._width, -1)
         product: Tensor = split @ (split.mT @ right.view(self._count, self._width, -1))
         return product.reshape(self.size, -1)
 
@@ -102,10 +102,6 @@ class BatchedPart(Part):
     def to(self, device: torch.device) -> None:
         """Move the blocks."""
         self._blocks, self.variances = self._blocks.to(device), self.variances.to(device)
-
-    def _split(self, rows: Tensor) -> Tensor:
-        """Return the columns of (K, size) rows that belong to each block, (count, width, K)."""
-        return rows.reshape(len(rows), self._count, self._width).permute(1, 2, 0)
 
     def _diagonals(self) -> Tensor:
         """The diagonals, (count, width), as a view."""

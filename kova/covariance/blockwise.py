@@ -80,16 +80,16 @@ class Blockwise(Covariance):
             part.product(given, written, scale, shift)
         return out
 
-    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
+    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
         """Update every part; see :meth:`Part.update`."""
         sizes = [part.size for part in self._parts]
-        for part, own, diagonal in zip(self._parts, rows.split(sizes, 1), variances.split(sizes), strict=True):
+        for part, own, diagonal in zip(self._parts, columns.split(sizes), variances.split(sizes), strict=True):
             part.update(scale, shift, own, lost, diagonal)
 
-    def outer_product(self, rows: Tensor, right: Tensor) -> Tensor:
-        """Return rowsᵀ rows, cut to the parts, times right."""
+    def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
+        """Return columns columnsᵀ, cut to the parts, times right."""
         sizes = [part.size for part in self._parts]
-        triples = zip(self._parts, rows.split(sizes, 1), right.split(sizes), strict=True)
+        triples = zip(self._parts, columns.split(sizes), right.split(sizes), strict=True)
         return torch.cat([part.outer_product(own, given) for part, own, given in triples])
 
     def variances(self) -> Tensor:
@@ -151,13 +151,13 @@ class Blockwise(Covariance):
 
 @dataclass(frozen=True, eq=False)
 class _Span:
-    """The part of a prediction that an inflation along the batch added: A = cross·a + b·Jᵀ + weight·(RᵀR Jᵀ).
+    """The part of a prediction that an inflation along the batch added: A = cross·a + b·Jᵀ + weight·(DDᵀ Jᵀ).
 
-    R = ``rows`` are the whitened directions; ``grown`` is RᵀR Jᵀ cut to the parts.
+    D = ``directions`` are whitened; ``grown`` is DDᵀ Jᵀ cut to the parts.
     """
 
     cross: Tensor
-    rows: Tensor
+    directions: Tensor
     grown: Tensor
     weight: float
     a: float = 1.0
@@ -196,18 +196,17 @@ class BlockwisePrediction(Prediction):
         return self.covariance.to_theta(self._cross.to(weights.dtype) @ weights)
 
     def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
-        """Prepare P ← P - α WᵀW with W = L⁻¹ J P: one symmetric rank-N update, K is never formed."""
-        rows = self._whiten(factor)
+        """Prepare P ← P - α W Wᵀ with W = P Jᵀ L⁻ᵀ: one symmetric rank-N update, K is never formed."""
+        columns = self._whiten(factor)
         if step_size != 1.0:
-            rows.mul_(math.sqrt(step_size))
-        lost = len(rows)
-        squares = torch.mul(rows, rows, out=self.covariance.scratch("squares", *rows.shape))
-        variances = self._variances().sub_(squares.sum(0))
+            columns.mul_(math.sqrt(step_size))
+        lost = columns.shape[1]
+        variances = self._variances().sub_(_squared_norms(columns))
         if self.span is not None:
-            rows = torch.cat([rows, self.span.rows * math.sqrt(self.span.weight)])
+            columns = torch.cat([columns, self.span.directions * math.sqrt(self.span.weight)], dim=1)
         if not _checks.all_finite(variances):
             raise NumericalError("the updated covariance is not finite; nothing was changed")
-        return lambda: self.covariance.update(self.scale, self.shift, rows, lost, variances)
+        return lambda: self.covariance.update(self.scale, self.shift, columns, lost, variances)
 
     def _scaled(self, factor: float) -> Self:
         span = self.span and replace(
@@ -229,18 +228,19 @@ class BlockwisePrediction(Prediction):
         if not mean > 0.0:
             return self
         jitter = 0.01 * torch.finfo(self.covariance.dtype).eps * mean
-        rows = self._whiten(cholesky_with_jitter("J P Jᵀ", gram, jitter)).clone()
-        return replace(self, span=_Span(self._cross, rows, self.covariance.outer_product(rows, self.right), weight))
+        directions = self._whiten(cholesky_with_jitter("J P Jᵀ", gram, jitter)).clone()
+        grown = self.covariance.outer_product(directions, self.right)
+        return replace(self, span=_Span(self._cross, directions, grown, weight))
 
     def _whiten(self, factor: Tensor) -> Tensor:
-        """Return L⁻¹ Aᵀ, (N, d), in the workspace."""
+        """Return A L⁻ᵀ, (d, N), in the workspace."""
         # Inverting the small triangle (never S) turns a slow triangular solve with d columns into a product.
         identity = torch.eye(len(factor), dtype=torch.float64, device=factor.device)
         inverse: Tensor = torch.linalg.solve_triangular(factor.double(), identity, upper=False)
-        rows = self.covariance.scratch("rows", len(factor), len(self._cross))
-        if factor.dtype != rows.dtype:
-            return rows.copy_(inverse @ self._cross.T.to(inverse.dtype))
-        return torch.mm(inverse.to(rows.dtype), self._cross.T, out=rows)
+        columns = self.covariance.scratch("whitened", *self._cross.shape)
+        if factor.dtype != columns.dtype:
+            return columns.copy_(self._cross.to(inverse.dtype) @ inverse.T)
+        return torch.mm(self._cross, inverse.to(columns.dtype).T, out=columns)
 
     @cached_property
     def _cross(self) -> Tensor:
@@ -254,5 +254,11 @@ class BlockwisePrediction(Prediction):
     def _variances(self) -> Tensor:
         variances = self.covariance.variances().mul_(self.scale).add_(self.shift)
         if self.span is not None:
-            variances.add_(self.span.rows.square().sum(0), alpha=self.span.weight)
+            variances.add_(_squared_norms(self.span.directions), alpha=self.span.weight)
         return variances
+
+
+def _squared_norms(columns: Tensor) -> Tensor:
+    """Return the diagonal of columns columnsᵀ without a temporary of that size."""
+    norms: Tensor = torch.linalg.vector_norm(columns, dim=1)
+    return norms.square_()

@@ -68,9 +68,10 @@ class DensePart(Part):
                 rows, signs = self._rows[: self._used], self._signs[: self._used]
                 out.addmm_(rows.T, (rows @ right).mul_(signs[:, None]), alpha=total)
 
-    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
+    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
         """Defer the update, or fold it and all deferred ones."""
-        if self._used and self._used + len(rows) > DEFERRED_ROWS:
+        added = columns.shape[1]
+        if self._used and self._used + added > DEFERRED_ROWS:
             self._flush(self._rows[: self._used], self._deferred_signs())
         self._shift = scale * self._shift + shift
         self._scale *= scale
@@ -78,15 +79,15 @@ class DensePart(Part):
         if self._scale == 0.0:
             self._matrix.zero_()
             self._used, self._gained, self._scale = 0, 0, 1.0
-        if len(rows) > DEFERRED_ROWS:
-            signs = None if lost == len(rows) else _signs(rows, lost)
-            self._flush(rows / math.sqrt(self._scale), signs)
+        if added > DEFERRED_ROWS:
+            signs = None if lost == added else _signs(columns, lost)
+            self._flush((columns / math.sqrt(self._scale)).T.contiguous(), signs)
             return
-        end = self._used + len(rows)
-        torch.mul(rows, 1.0 / math.sqrt(self._scale), out=self._rows[self._used : end])
+        end = self._used + added
+        torch.mul(columns.T, 1.0 / math.sqrt(self._scale), out=self._rows[self._used : end])
         self._signs[self._used : self._used + lost] = -1.0
         self._signs[self._used + lost : end] = 1.0
-        self._gained += len(rows) - lost
+        self._gained += added - lost
         self._used = end
         low, high = SCALE_RANGE
         crowded = end == DEFERRED_ROWS or self._shift > SHIFT_LIMIT * self._prior_variance
@@ -175,7 +176,7 @@ class DensePart(Part):
         self.variances = self.variances.to(device)
 
 
-def _signs(rows: Tensor, lost: int) -> Tensor:
-    signs = rows.new_ones(len(rows))
+def _signs(columns: Tensor, lost: int) -> Tensor:
+    signs = columns.new_ones(columns.shape[1])
     signs[:lost] = -1.0
     return signs

@@ -50,14 +50,14 @@ class DiagonalPart(Part):
         """Write (scale · P + shift · I) right."""
         torch.mul(right, (self.variances * scale + shift)[:, None], out=out)
 
-    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
+    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
         """Keep the diagonal of the update."""
         # Far below the variance it is subtracted from, a downdate can round to just below zero.
         self.variances = variances.clamp(min=0.0)
 
-    def outer_product(self, rows: Tensor, right: Tensor) -> Tensor:
-        """Return diag(rowsᵀ rows) right."""
-        return right * rows.square().sum(0)[:, None]
+    def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
+        """Return diag(columns columnsᵀ) right."""
+        return right * columns.square().sum(1)[:, None]
 
     def dense(self) -> Tensor:
         """Return the diagonal matrix."""

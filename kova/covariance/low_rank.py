@@ -80,11 +80,12 @@ class LowRankPart(Part):
         torch.mul(right, scale * self._shift + shift, out=out)
         out.addmm_(self._rows.T, (self._rows @ right).mul_(self._signs[:, None]), alpha=scale)
 
-    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
-        """Append the rows, and recompress them to R if they have become more."""
+    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
+        """Append the columns, and recompress them to R if they have become more."""
         self._shift = scale * self._shift + shift
-        stacked = torch.cat([self._rows * math.sqrt(scale), rows])
-        weights = torch.cat([self._signs, -rows.new_ones(lost), rows.new_ones(len(rows) - lost)])
+        stacked = torch.cat([self._rows * math.sqrt(scale), columns.T])
+        gained = columns.shape[1] - lost
+        weights = torch.cat([self._signs, -columns.new_ones(lost), columns.new_ones(gained)])
         self.variances = variances
         if len(stacked) > self._rank:
             basis, values = _eigenpairs(stacked, weights)

@@ -30,20 +30,20 @@ class Part(ABC):
         """Write (scale · P + shift · I) right into ``out``, both (size, N)."""
 
     @abstractmethod
-    def update(self, scale: float, shift: float, rows: Tensor, lost: int, variances: Tensor) -> None:
+    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
         """Set P ← scale · P + shift · I - L + G, cut to this part's shape.
 
         Args:
             scale: >= 0.
             shift: >= 0.
-            rows: (K, size): L = rowsᵀ rows of the first ``lost`` of them, G of the others.
+            columns: (size, K): L = columns columnsᵀ of the first ``lost`` of them, G of the others.
             lost: How many reduce P.
             variances: The diagonal of the result, (size,).
         """
 
-    def outer_product(self, rows: Tensor, right: Tensor) -> Tensor:
-        """Return rowsᵀ rows, cut to this part's shape, times right (size, N)."""
-        return rows.T @ (rows @ right)
+    def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
+        """Return columns columnsᵀ, cut to this part's shape, times right (size, N)."""
+        return columns @ (columns.T @ right)
 
     @abstractmethod
     def dense(self) -> Tensor:
