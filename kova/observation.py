@@ -60,6 +60,7 @@ class Observation:
         self.function = function
         self.parameters = trainable(module) if parameters is None else parameters
         self.dim = sum(parameter.numel() for parameter in self.parameters.values())
+        self._places = [(module.get_submodule(n.rpartition(".")[0]), n.rpartition(".")[2]) for n in self.parameters]
         self._layers = _layers_with_rules(module, self.parameters)
         self._batch_norms = [child for child in module.modules() if isinstance(child, _BatchNorm)]
         self._plans: dict[Hashable, _Plan] = {}
@@ -225,7 +226,9 @@ class Observation:
     def _check_module(self) -> None:
         if any(norm.training for norm in self._batch_norms):
             raise ValueError(f"{COUPLED}: a batch norm is in training mode; call critic.eval()")
-        for name, parameter in self.parameters.items():
+        for (owner, key), (name, parameter) in zip(self._places, self.parameters.items(), strict=True):
+            if owner._parameters.get(key) is not parameter:
+                raise ValueError(f"{name!r} was replaced in the critic after this filter was made; make a new one")
             if not parameter.requires_grad:
                 raise ValueError(f"{name!r} was optimised when this filter was made and is frozen now")
 

@@ -31,6 +31,7 @@ def test_a_wrong_call_exits_with_2_and_no_traceback(arguments):
 def test_bench_step_writes_table_data_and_picture(monkeypatch, tmp_path: Path):
     monkeypatch.setattr(step_benchmark, "CRITICS", ((3, 4, 4), (3, 8, 8)))
     monkeypatch.setattr(step_benchmark, "BATCHES", (8, 16))
+    monkeypatch.setattr(step_benchmark, "LARGE", ((3, 9, 9), 8, ("memoryless", "Adam")))
     shapes = ((3, 4, 4), (3, 6, 6))
     monkeypatch.setattr(
         step_benchmark, "GROWTH", {arm: (shapes, model) for arm, (_, model) in step_benchmark.GROWTH.items()}
@@ -40,7 +41,7 @@ def test_bench_step_writes_table_data_and_picture(monkeypatch, tmp_path: Path):
     result = runner.invoke(app, ["bench", "step", "--repeats", "2", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     numbers = json.loads((tmp_path / "step.json").read_text())
-    assert len(numbers["timings"]) == 2 * 2 * len(step_arms.ARMS)
+    assert len(numbers["timings"]) == 2 * 2 * len(step_arms.ARMS) + 2
     assert all(0 < t["low"] <= t["median"] <= t["high"] for t in numbers["timings"])
     assert {fit["arm"] for fit in numbers["growth"]} == {"full", "neuron", "memoryless"}
     assert numbers["made_by"]["command"] == "kova bench step --repeats 2"

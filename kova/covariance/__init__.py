@@ -12,6 +12,7 @@ from torch import nn
 from kova import memory
 from kova.covariance.base import Cost, Covariance
 from kova.covariance.block import Block
+from kova.covariance.blockwise import Blockwise
 from kova.covariance.diagonal import Diagonal
 from kova.covariance.full import Full
 from kova.covariance.last_layer import LastLayer
@@ -25,6 +26,7 @@ from kova.evolution import Evolution
 
 __all__ = [
     "Block",
+    "Blockwise",
     "Cost",
     "Covariance",
     "Diagonal",

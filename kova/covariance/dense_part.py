@@ -16,8 +16,10 @@ from kova.covariance.part import Part, check_entry, check_number
 from kova.covariance.symmetric import SymmetricMatrix
 from kova.factorise import cholesky_with_jitter
 
-#: Rows of U. Four batches of 64: deeper costs memory traffic in the product, shallower leaves the flush skinny.
+#: Rows of U, four batches of 64: deeper costs memory traffic in the product, shallower leaves the flush skinny.
 DEFERRED_ROWS = 256
+#: Below this many parameters half as many are as fast, and U would weigh as much as B.
+SMALL = 4096
 
 #: s is folded outside this range. Above 1 it amplifies the rounding of B, which then must cancel; below, U overflows.
 SCALE_RANGE = (2.0**-20, 2.0)
@@ -43,15 +45,16 @@ class DensePart(Part):
         self._shift = prior_variance
         self._scale = 1.0
         self._matrix = SymmetricMatrix(size, dtype, device)
-        self._rows = torch.zeros(DEFERRED_ROWS, size, dtype=dtype, device=device)
-        self._signs = torch.zeros(DEFERRED_ROWS, dtype=dtype, device=device)
+        self._capacity = _capacity(size)
+        self._rows = torch.zeros(self._capacity, size, dtype=dtype, device=device)
+        self._signs = torch.zeros(self._capacity, dtype=dtype, device=device)
         self._used = 0
         self._gained = 0
 
     @staticmethod
     def bytes_needed(size: int, itemsize: int) -> int:
         """Return the bytes a block of that size allocates."""
-        return SymmetricMatrix.bytes_needed(size, itemsize) + (DEFERRED_ROWS + 1) * size * itemsize
+        return SymmetricMatrix.bytes_needed(size, itemsize) + (_capacity(size) + 1) * size * itemsize
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +74,7 @@ class DensePart(Part):
     def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
         """Defer the update, or fold it and all deferred ones."""
         added = columns.shape[1]
-        if self._used and self._used + added > DEFERRED_ROWS:
+        if self._used and self._used + added > self._capacity:
             self._flush(self._rows[: self._used], self._deferred_signs())
         self._shift = scale * self._shift + shift
         self._scale *= scale
@@ -79,7 +82,7 @@ class DensePart(Part):
         if self._scale == 0.0:
             self._matrix.zero_()
             self._used, self._gained, self._scale = 0, 0, 1.0
-        if added > DEFERRED_ROWS:
+        if added > self._capacity:
             signs = None if lost == added else _signs(columns, lost)
             self._flush((columns / math.sqrt(self._scale)).T.contiguous(), signs)
             return
@@ -90,7 +93,7 @@ class DensePart(Part):
         self._gained += added - lost
         self._used = end
         low, high = SCALE_RANGE
-        crowded = end == DEFERRED_ROWS or self._shift > SHIFT_LIMIT * self._prior_variance
+        crowded = end == self._capacity or self._shift > SHIFT_LIMIT * self._prior_variance
         if crowded or not low <= self._scale <= high:
             self._flush(self._rows[:end], self._deferred_signs())
 
@@ -151,8 +154,8 @@ class DensePart(Part):
             check_entry("panels", panel, tuple(own.shape), dtype)
         check_entry("rows", content["rows"], (None, self.size), dtype)
         used = len(content["rows"])
-        if used >= DEFERRED_ROWS:
-            raise ValueError(f"the checkpoint's rows are {used}, expected fewer than {DEFERRED_ROWS}")
+        if used >= self._capacity:
+            raise ValueError(f"the checkpoint's rows are {used}, expected fewer than {self._capacity}")
         check_entry("signs", content["signs"], (used,), dtype)
         check_entry("variances", content["variances"], (self.size,), dtype)
 
@@ -174,6 +177,10 @@ class DensePart(Part):
         self._matrix.to(device)
         self._rows, self._signs = self._rows.to(device), self._signs.to(device)
         self.variances = self.variances.to(device)
+
+
+def _capacity(size: int) -> int:
+    return DEFERRED_ROWS if size >= SMALL else max(1, DEFERRED_ROWS // 2)
 
 
 def _signs(columns: Tensor, lost: int) -> Tensor:

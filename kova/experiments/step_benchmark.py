@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,16 +25,22 @@ from rich.table import Table
 from kova.experiments import step_arms
 from kova.experiments.provenance import provenance
 
-#: Inputs and hidden units: the paper's 32-32 and 64-64 critics on HalfCheetah (17 inputs) and Ant (111), and DDPG's.
+#: Inputs and hidden units: the paper's 32-32 and 64-64 critics on HalfCheetah (17 inputs) and Ant (111).
 CRITICS: tuple[tuple[int, ...], ...] = ((17, 32, 32), (17, 64, 64), (111, 64, 64))
 BATCHES = (64, 256)
+#: DDPG's critic and batch, for the structures that can take it.
+LARGE: tuple[tuple[int, ...], int, tuple[str, ...]] = (
+    (23, 400, 300),
+    100,
+    ("diagonal", "last_layer", "memoryless", "Adam"),
+)
 #: Steps timed as one: a multiple of the four deferred batches of 64, so that each holds its share of the flushes.
 STEPS = 4
 #: Sizes along which the cost of a structure should grow as its model says, and what that model counts.
 GROWTH: dict[str, tuple[Sequence[tuple[int, ...]], str]] = {
-    "full": (((17, 45, 45), (17, 64, 64), (17, 90, 90), (111, 64, 64)), "d²"),
-    "neuron": (((17, 96, 96), (17, 128, 128), (17, 192, 192), (17, 256, 256)), "Σ fan-in²·fan-out"),
-    "memoryless": (((17, 512, 512), (17, 1024, 1024), (17, 1536, 1536), (17, 2048, 2048)), "d"),
+    "full": (((17, 64, 64), (17, 90, 90), (111, 64, 64), (17, 115, 115)), "d²"),
+    "neuron": (((17, 192, 192), (17, 256, 256), (17, 384, 384), (17, 512, 512)), "Σ fan-in²·fan-out"),
+    "memoryless": (((17, 1024, 1024), (17, 2048, 2048), (17, 3072, 3072), (17, 4096, 4096)), "d"),
 }
 
 
@@ -96,9 +102,11 @@ def seconds(call: Callable[[], object], count: int = 1) -> float:
     return (time.perf_counter() - start) / count
 
 
-def measure(shape: tuple[int, ...], size: int, repeats: int, tick: Callable[[], None]) -> tuple[list[Timing], float]:
-    """Time every arm in turns; return their timings and the sgemm rate."""
-    steps = {arm: step_arms.make(arm, shape, size) for arm in step_arms.ARMS}
+def measure(
+    shape: tuple[int, ...], size: int, arms: Iterable[str], repeats: int, tick: Callable[[], None]
+) -> tuple[list[Timing], float]:
+    """Time the arms in turns; return their timings and the sgemm rate."""
+    steps = {arm: step_arms.make(arm, shape, size) for arm in arms}
     times: dict[str, list[float]] = {arm: [] for arm in steps}
     rates = []
     for repeat in range(repeats + 1):
@@ -169,14 +177,14 @@ def _resident(field: str) -> int:
 def run(out: Path, repeats: int, console: Console) -> None:
     """Measure everything, print it, and write ``step.json`` and ``step.png`` into ``out``."""
     out.mkdir(parents=True, exist_ok=True)
-    cases = [(shape, size) for shape in CRITICS for size in BATCHES]
+    cases = [(shape, size, tuple(step_arms.ARMS)) for shape in CRITICS for size in BATCHES] + [LARGE]
     timings: list[Timing] = []
     rates = []
     with Progress(console=console) as progress:
-        total = len(cases) * (repeats + 1) * len(step_arms.ARMS)
+        total = (repeats + 1) * sum(len(arms) for _, _, arms in cases)
         task = progress.add_task("timing steps", total=total)
-        for shape, size in cases:
-            found, rate = measure(shape, size, repeats, lambda: progress.advance(task))
+        for shape, size, arms in cases:
+            found, rate = measure(shape, size, arms, repeats, lambda: progress.advance(task))
             timings += found
             rates.append(rate)
         task = progress.add_task("timing growth", total=sum(len(s) for s, _ in GROWTH.values()) * (repeats + 1))
@@ -187,7 +195,7 @@ def run(out: Path, repeats: int, console: Console) -> None:
             for arm in step_arms.ARMS:
                 memory[arm][parameters(shape)] = peak_memory(arm, shape, BATCHES[0])
                 progress.advance(task)
-    for shape, size in cases:
+    for shape, size, _ in cases:
         console.print(table(timings, parameters(shape), size))
     console.print(memory_table(memory))
     for fit in fits:
@@ -238,10 +246,16 @@ def draw(timings: Sequence[Timing], memory: dict[str, dict[int, int]], path: Pat
     """Plot time and memory against d."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    own = [timing for timing in timings if timing.n == BATCHES[0]]
+    known = {parameters(shape) for shape in CRITICS}
+    own = [timing for timing in timings if timing.n == BATCHES[0] and timing.d in known]
     dims = sorted({timing.d for timing in own})
     for index, arm in enumerate(step_arms.ARMS):
-        style = {"color": f"C{index % 10}", "marker": "osD^v<>pX*h"[index], "linewidth": 1.5, "label": arm}
+        style = {
+            "color": "0.4" if arm == "Adam" else f"C{index}",
+            "marker": "osD^v<>pX*h"[index],
+            "linewidth": 1.5,
+            "label": arm,
+        }
         left.plot(dims, [next(t.median for t in own if (t.arm, t.d) == (arm, d)) for d in dims], **style)
         right.plot(dims, [max(memory[arm][d], 2**18) / 1e6 for d in dims], **style)
     floors = [next(t.floor for t in own if t.d == d) for d in dims]

@@ -39,7 +39,7 @@ def test_batches_larger_than_the_buffer_and_of_changing_size():
     critic = mlp()
     optimizer = kova.KOVA(critic, evolution=kova.FadingMemory(0.05), dtype=torch.float64)
     literal = Algorithm1(mlp(), RULES[kova.Static()])
-    for step, size in enumerate([3, 300, 1, 256, 255, 2, 700, 5]):
+    for step, size in enumerate([3, 300, 1, 128, 127, 2, 700, 5]):
         u, y = batch(size, seed=step)
         optimizer.step(u, y)
         literal.P = literal.P / 0.95
