@@ -206,6 +206,9 @@ class KOVA(torch.optim.Optimizer):
             jacobian = self.observation.linearise(chunk, stop - start, self.dtype)
             means.append(jacobian.values.to(self.dtype))
             variances.append(self.covariance.variance_of(jacobian))
+            if not _checks.all_finite(variances[-1]):
+                jacobian.check_finite()
+                raise NumericalError("the variance of the value is not finite")
         return torch.cat(means), torch.cat(variances)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -374,4 +377,4 @@ def _check_observation_noise(value: float | Tensor, mean: Tensor) -> float | Ten
     variance = _checks.per_sample("observation_noise", value, mean, size=mean.shape[0])
     if bool((variance < 0).any()):
         raise ValueError("observation_noise is a variance and must be >= 0")
-    return variance
+    return variance.to(mean.dtype)

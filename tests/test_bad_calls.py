@@ -261,6 +261,29 @@ def test_a_derivative_that_is_not_finite():
     assert same_bits(before, snapshot(optimizer))
 
 
+class SoftCorner(nn.Module):
+    """√(u·w): finite everywhere, its derivative infinite where u·w = 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(INPUTS, dtype=torch.float64))
+
+    def forward(self, u: Tensor) -> Tensor:
+        return (u @ self.weight).sqrt()
+
+
+@pytest.mark.parametrize("evolution", [kova.Static(), kova.Memoryless(0.1), kova.DirectionalForgetting(0.1)], ids=repr)
+def test_a_derivative_that_is_not_finite_later(evolution):
+    optimizer = kova.KOVA(SoftCorner(), evolution=evolution)
+    good, bad = torch.ones(4, INPUTS, dtype=torch.float64), torch.zeros(4, INPUTS, dtype=torch.float64)
+    optimizer.step(good, Y[:4])
+    before = snapshot(optimizer)
+    for call in (lambda: optimizer.step(bad, Y[:4]), lambda: optimizer.predict(bad)):
+        with pytest.raises(ValueError, match="∂h/∂θ is not finite for 4 of 4"):
+            call()
+    assert same_bits(before, snapshot(optimizer))
+
+
 def test_a_critic_that_has_become_nan():
     critic = mlp()
     optimizer = kova.KOVA(critic)
