@@ -1,8 +1,8 @@
 """A symmetric matrix kept as row panels of its lower triangle.
 
 Panel i holds rows [lo, hi) and columns [0, hi). Against a square this halves the memory and the flops of a rank-K
-update, and leaves one copy of every off-diagonal entry: an asymmetric rounding error, which no observation would ever
-correct and fading memory would amplify, has nowhere to live. Everything is a plain GEMM.
+update, and leaves one copy of every entry off the diagonal blocks: an asymmetric rounding error, which no observation
+would ever correct and fading memory would amplify, has nowhere to live there. Everything is a plain GEMM.
 """
 
 from __future__ import annotations

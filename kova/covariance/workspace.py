@@ -1,7 +1,7 @@
 """Buffers of d·N numbers that live from step to step.
 
-Fresh ones would be returned to the system after every step and their pages faulted in again: measured on a 17-64-64-1
-critic with N = 64, that was two thirds of a step.
+Fresh ones would be returned to the system after every step and their pages faulted in again: 1,300 faults a step were
+measured on a 17-64-64-1 critic with N = 64.
 """
 
 from __future__ import annotations
