@@ -1,0 +1,59 @@
+"""DDPG with a Kalman critic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import stable_baselines3
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stable_baselines3.common.utils import polyak_update
+from torch import Tensor
+
+from kova.sb3.off_policy import OffPolicyCritic
+from kova.sb3.value_functions import action_value
+
+
+class DDPG(OffPolicyCritic, stable_baselines3.DDPG):
+    """Deep Deterministic Policy Gradient; the label is r + γ Q(s', π(s'); θ') with target networks (Table 1).
+
+    ``stable_baselines3.DDPG`` plus ``critic_kwargs``.
+    """
+
+    default_critic_kwargs: ClassVar[Mapping[str, Any]] = {}
+
+    def _setup_critic(self) -> None:
+        if len(self.critic.q_networks) != 1:
+            raise ValueError("policy_kwargs has n_critics != 1; the filter is over one Q-function")
+        self.critic_optimizer = self._make_critic_optimizer(self.critic, action_value)
+
+    def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
+        actions = self.actor_target(batch.next_observations).clamp(-1, 1)
+        return action_value(self.critic_target, (batch.next_observations, actions))
+
+    def _follow(self, batch: ReplayBufferSamples) -> None:
+        """Move the actor uphill on Q, and the target networks after both."""
+        loss = -self.critic.q1_forward(batch.observations, self.actor(batch.observations)).mean()
+        self._actor_losses.append(loss.item())
+        self.actor.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.actor.optimizer.step()
+        polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
+        polyak_update(self.actor.parameters(), self.actor_target.parameters(), self.tau)
+        polyak_update(self.critic_batch_norm_stats, self.critic_batch_norm_stats_target, 1.0)
+        polyak_update(self.actor_batch_norm_stats, self.actor_batch_norm_stats_target, 1.0)
+
+    def _update_learning_rates(self) -> None:
+        self._update_learning_rate(self.actor.optimizer)
+        self._actor_losses: list[float] = []
+
+    def _record_loss(self, mean_squared: float) -> None:
+        self.logger.record("train/actor_loss", np.mean(self._actor_losses))
+        self.logger.record("train/policy_loss", np.mean(self._actor_losses))
+        self.logger.record("train/critic_loss", mean_squared)
+
+    def _stored_actions(self, action: np.ndarray) -> np.ndarray:
+        # The buffer holds actions scaled to [-1, 1].
+        scaled = np.asarray(self.policy.scale_action(action), dtype=np.float32)
+        return scaled.reshape(-1, int(np.prod(self.action_space.shape or (1,))))

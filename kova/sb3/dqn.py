@@ -1,0 +1,41 @@
+"""DQN with a Kalman critic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import stable_baselines3
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from torch import Tensor
+
+from kova.sb3.off_policy import OffPolicyCritic
+from kova.sb3.value_functions import chosen_value
+
+
+class DQN(OffPolicyCritic, stable_baselines3.DQN):
+    """Deep Q-Network; the label is r + γ max_a' Q(s', a'; θ') with a target network (Table 1).
+
+    ``stable_baselines3.DQN`` plus ``critic_kwargs``. The loss is the squared error, not Huber's, and no gradient is
+    clipped: what an outlier may do is the business of the filter's noise model.
+    """
+
+    default_critic_kwargs: ClassVar[Mapping[str, Any]] = {"covariance": "neuron"}
+
+    def _setup_critic(self) -> None:
+        self.critic_optimizer = self._make_critic_optimizer(
+            self.q_net, chosen_value, max_grad_norm=self.max_grad_norm
+        )
+
+    def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
+        return self.q_net_target(batch.next_observations).amax(dim=1, keepdim=True)
+
+    def _update_learning_rates(self) -> None:
+        self._update_learning_rate(self.policy.optimizer)
+
+    def _record_loss(self, mean_squared: float) -> None:
+        self.logger.record("train/loss", mean_squared)
+
+    def _stored_actions(self, action: np.ndarray) -> np.ndarray:
+        return action.reshape(-1, 1)

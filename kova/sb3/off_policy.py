@@ -1,0 +1,76 @@
+"""The Kalman critic of the off-policy algorithms: Q(s, a; θ) fitted to bootstrapped labels from a replay buffer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from torch import Tensor
+from torch.distributions import Normal
+
+from kova.sb3.critic import CriticMixin
+
+
+class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
+    """One Kalman step per gradient step, on the batch upstream would sample."""
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        """Fit the critic to ``gradient_steps`` batches, the policy following each."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rates()
+        self._update_critic_learning_rate()
+        reports = []
+        for _ in range(gradient_steps):
+            assert self.replay_buffer is not None
+            self._n_updates += 1
+            batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            inputs: Any = (batch.observations, batch.actions)
+            reports.append(self.critic_optimizer.step(inputs, self._labels(batch)))
+            self._follow(batch)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        if reports:
+            self._record_loss(2.0 * self._record_reports(reports))
+
+    @torch.no_grad()
+    def _labels(self, batch: ReplayBufferSamples) -> Tensor:
+        """Return y = r + γ · (value of s' under the target network), (N, 1); 0 after a terminal state (Table 1)."""
+        discounts = self.gamma if batch.discounts is None else batch.discounts
+        return batch.rewards + (1 - batch.dones) * discounts * self._next_value(batch)
+
+    @abstractmethod
+    def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
+        """Return the value of s' under the target network, (N, 1)."""
+
+    @abstractmethod
+    def _update_learning_rates(self) -> None:
+        """Follow the schedule and log it."""
+
+    @abstractmethod
+    def _record_loss(self, mean_squared: float) -> None:
+        """Log under upstream's tags."""
+
+    def _follow(self, batch: ReplayBufferSamples) -> None:
+        """Improve the policy on the critic just updated."""
+
+    def predict_value(self, observation: np.ndarray | dict[str, np.ndarray], action: np.ndarray) -> Normal:
+        """Return the distribution of Q(s, a) under the posterior, one Normal of shape (N,).
+
+        Args:
+            observation: One or N observations, as ``predict`` takes them.
+            action: One or N actions, as ``predict`` returns them.
+
+        Raises:
+            TypeError: The critic is the Adam control, which keeps no uncertainty.
+        """
+        self.policy.set_training_mode(False)
+        observations, _ = self.policy.obs_to_tensor(observation)
+        actions = torch.as_tensor(self._stored_actions(np.asarray(action)), device=self.device)
+        return self._filter().predict((observations, actions))
+
+    @abstractmethod
+    def _stored_actions(self, action: np.ndarray) -> np.ndarray:
+        """Return actions as the replay buffer holds them, (N, size)."""
