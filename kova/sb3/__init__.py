@@ -1,6 +1,6 @@
 """Stable-Baselines3's algorithms with a Kalman critic: change the import line and keep the rest.
 
-    from kova.sb3 import PPO  # was: from stable_baselines3 import PPO
+from kova.sb3 import PPO  # was: from stable_baselines3 import PPO
 """
 
 try:

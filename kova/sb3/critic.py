@@ -33,7 +33,7 @@ class CriticMixin(BaseAlgorithm):
 
     Args:
         args: As upstream.
-        critic: ``"kova"``, or ``"adam"`` for the control arm: Adam with a gradient clip of its own in the filter's place.
+        critic: ``"kova"``, or ``"adam"`` for the control arm: Adam, with a gradient clip of its own.
         critic_kwargs: For :class:`kova.KOVA`, over the class's defaults; the control arm ignores it.
         kwargs: As upstream.
 
@@ -131,7 +131,7 @@ class CriticMixin(BaseAlgorithm):
         return dict(params)
 
     def _setup_model(self) -> None:
-        super()._setup_model()
+        super()._setup_model()  # type: ignore[safe-super]
         self._setup_critic()
 
     def _setup_critic(self) -> None:

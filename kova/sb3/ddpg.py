@@ -37,7 +37,7 @@ class DDPG(OffPolicyCritic, stable_baselines3.DDPG):
         loss = -self.critic.q1_forward(batch.observations, self.actor(batch.observations)).mean()
         self._actor_losses.append(loss.item())
         self.actor.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.actor.optimizer.step()
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.actor.parameters(), self.actor_target.parameters(), self.tau)

@@ -24,12 +24,11 @@ class DQN(OffPolicyCritic, stable_baselines3.DQN):
     default_critic_kwargs: ClassVar[Mapping[str, Any]] = {"covariance": "neuron"}
 
     def _setup_critic(self) -> None:
-        self.critic_optimizer = self._make_critic_optimizer(
-            self.q_net, chosen_value, max_grad_norm=self.max_grad_norm
-        )
+        self.critic_optimizer = self._make_critic_optimizer(self.q_net, chosen_value, max_grad_norm=self.max_grad_norm)
 
     def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
-        return self.q_net_target(batch.next_observations).amax(dim=1, keepdim=True)
+        values: Tensor = self.q_net_target(batch.next_observations)
+        return values.amax(dim=1, keepdim=True)
 
     def _update_learning_rates(self) -> None:
         self._update_learning_rate(self.policy.optimizer)

@@ -67,7 +67,7 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
             TypeError: The critic is the Adam control, which keeps no uncertainty.
         """
         self.policy.set_training_mode(False)
-        observations, _ = self.policy.obs_to_tensor(observation)
+        observations: Any = self.policy.obs_to_tensor(observation)[0]
         actions = torch.as_tensor(self._stored_actions(np.asarray(action)), device=self.device)
         return self._filter().predict((observations, actions))
 

@@ -127,8 +127,8 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
             TypeError: The critic is the Adam control, which keeps no uncertainty.
         """
         self.policy.set_training_mode(False)
-        tensor, _ = self.policy.obs_to_tensor(observation)
-        return self._filter().predict(tensor)
+        inputs: Any = self.policy.obs_to_tensor(observation)[0]
+        return self._filter().predict(inputs)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed everything upstream seeds, and the order of the critic's minibatches."""
@@ -142,7 +142,7 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
 
     def _setup_critic(self) -> None:
         if "share_features_extractor" not in self.policy_kwargs and shares_with_actor(self.policy):
-            # Upstream's default for images. A filter over layers that the policy moves too would be a filter of nothing.
+            # Upstream shares by default. P over layers that the policy moves too would mean nothing.
             self.policy_kwargs = {**self.policy_kwargs, "share_features_extractor": False}
             OnPolicyAlgorithm._setup_model(self)
         self.value_function = StateValue(self.policy)

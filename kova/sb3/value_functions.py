@@ -31,8 +31,8 @@ class StateValue(nn.Module):
         own, common = _value_parameters(policy)
         if common:
             raise ValueError(
-                f"the critic shares {sorted(common)[0]!r} and {len(common) - 1} more parameters with the policy; a Kalman "
-                "critic needs its own: policy_kwargs=dict(share_features_extractor=False) and separate networks"
+                f"the critic shares {len(common)} parameters with the policy, {sorted(common)[0]!r} among them; a "
+                "Kalman critic needs its own: policy_kwargs=dict(share_features_extractor=False) and separate networks"
             )
         for name, layer in _layers_of(policy, own):
             self.add_module(name.replace(".", "_"), layer)
@@ -42,13 +42,13 @@ class StateValue(nn.Module):
         return self._policy[0].predict_values(observations)
 
 
-def action_value(critic: nn.Module, inputs: tuple[Any, Tensor]) -> Tensor:
+def action_value(critic: nn.Module, inputs: Any) -> Tensor:
     """Return Q(s, a; θ), (N, 1), of a continuous critic."""
     values: tuple[Tensor, ...] = critic(*inputs)
     return values[0]
 
 
-def chosen_value(q_net: nn.Module, inputs: tuple[Any, Tensor]) -> Tensor:
+def chosen_value(q_net: nn.Module, inputs: Any) -> Tensor:
     """Return Q(s, a; θ), (N, 1), of a network with one output per action."""
     observations, actions = inputs
     values: Tensor = q_net(observations)
@@ -89,7 +89,7 @@ def _any_observation(policy: ActorCriticPolicy) -> PyTorchObs:
 
 def _zeros(policy: ActorCriticPolicy, space: Any) -> Tensor:
     dtype = torch.float32 if space.dtype.kind == "f" or is_image_space(space) else torch.long
-    return torch.zeros(1, *get_obs_shape(space), dtype=dtype, device=policy.device)  # type: ignore[misc]
+    return torch.zeros(1, *get_obs_shape(space), dtype=dtype, device=policy.device)
 
 
 def _layers_of(module: nn.Module, own: set[str], prefix: str = "") -> Iterator[tuple[str, nn.Module]]:

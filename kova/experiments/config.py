@@ -1,0 +1,236 @@
+"""What a run is: algorithm, environment and every hyper-parameter, from a preset, overrides, or a saved file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+import kova
+import kova.sb3
+from kova.experiments.expressions import resolve, suggestion
+from kova.sb3.on_policy import OnPolicyCritic
+
+ALGORITHMS: Mapping[str, type[kova.sb3.critic.CriticMixin]] = {
+    "a2c": kova.sb3.A2C,
+    "ddpg": kova.sb3.DDPG,
+    "dqn": kova.sb3.DQN,
+    "ppo": kova.sb3.PPO,
+    "trpo": kova.sb3.TRPO,
+}
+
+#: Parameters of upstream's constructors that a run decides otherwise.
+NOT_SETTABLE = {
+    *("self", "policy", "env", "seed", "verbose", "tensorboard_log", "policy_kwargs", "_init_setup_model"),
+    *("replay_buffer_class", "replay_buffer_kwargs", "rollout_buffer_class", "rollout_buffer_kwargs"),
+    *("observation_space", "action_space", "lr_schedule", "critic", "observation_fn"),
+}
+
+
+class WrongCall(ValueError):
+    """What the user asked for cannot be done; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run, as it is written to ``config.yaml``.
+
+    Attributes:
+        algo: Name of the algorithm.
+        env: Gymnasium id.
+        preset: Where the values came from.
+        steps: Frames in all.
+        seed: Of everything random.
+        n_envs: Copies of the environment.
+        normalize_observations: By a running mean and variance.
+        normalize_rewards: By a running scale of the return.
+        time_limit_bootstrap: Whether a time limit is told apart from an end of the task.
+        checkpoint_every: Frames between checkpoints. The environment is reset at each, so that a run resumed from it
+            goes on exactly as one that was never stopped.
+        algorithm: Arguments of upstream's constructor.
+        policy: Arguments of upstream's policy.
+        critic: ``optimizer`` ("kova" or "adam"), ``epochs``, ``batch_size``, and arguments of :class:`kova.KOVA`.
+    """
+
+    algo: str
+    env: str
+    preset: str = "default"
+    steps: int = 100_000
+    seed: int = 0
+    n_envs: int = 1
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+    time_limit_bootstrap: bool = True
+    checkpoint_every: int = 50_000
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    policy: dict[str, Any] = field(default_factory=dict)
+    critic: dict[str, Any] = field(default_factory=lambda: {"optimizer": "kova"})
+
+    def __post_init__(self) -> None:
+        """Check every name and range that does not need the environment."""
+        if self.algo not in ALGORITHMS:
+            raise WrongCall(f"algorithm {self.algo!r} is unknown{suggestion(self.algo, ALGORITHMS)}")
+        for name in ("steps", "n_envs", "checkpoint_every"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise WrongCall(f"{name} must be an integer >= 1, got {value!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
+            raise WrongCall(f"seed must be an integer from 0 to 2^32 - 1, got {self.seed!r}")
+        for name in ("normalize_observations", "normalize_rewards", "time_limit_bootstrap"):
+            if not isinstance(getattr(self, name), bool):
+                raise WrongCall(f"{name} must be true or false, got {getattr(self, name)!r}")
+        known = settable(self.algo)
+        for section in ("algorithm", "policy", "critic"):
+            values = getattr(self, section)
+            if not isinstance(values, dict):
+                raise WrongCall(f"{section} must be a mapping of settings, got {values!r}")
+            for name in values:
+                _known(f"{section}.{name}", known)
+        if self.critic.get("optimizer") not in ("kova", "adam"):
+            raise WrongCall(f"the critic must be kova or adam, got {self.critic.get('optimizer')!r}")
+        try:
+            resolve({"algorithm": self.algorithm, "policy": self.policy, "critic": self.critic})
+        except ValueError as error:
+            raise WrongCall(str(error)) from None
+
+    @classmethod
+    def from_preset(cls, algo: str, env: str, preset: str = "default") -> RunConfig:
+        """Return the preset's run.
+
+        Raises:
+            WrongCall: There is no such algorithm or preset, or the preset does not have the algorithm.
+        """
+        if algo not in ALGORITHMS:
+            raise WrongCall(f"algorithm {algo!r} is unknown{suggestion(algo, ALGORITHMS)}")
+        found = _presets()
+        if preset not in found:
+            raise WrongCall(f"preset {preset!r} is unknown{suggestion(preset, found)}")
+        content: dict[str, Any] = yaml.safe_load(found[preset].read_text())
+        if algo not in content:
+            others = ", ".join(name for name in content if name != "all")
+            raise WrongCall(f"preset {preset!r} has no {algo}; it has {others}")
+        values = _merged(content.get("all", {}), content[algo] or {})
+        environments = values.pop("environments", None)
+        if environments is not None:
+            if env not in environments:
+                raise WrongCall(f"preset {preset!r} has no {env!r} for {algo}{suggestion(env, environments)}")
+            values = _merged(values, environments[env] or {})
+        values["critic"] = {"optimizer": "kova", **values.get("critic", {})}
+        return cls(algo=algo, env=env, preset=preset, **values)
+
+    def with_overrides(self, assignments: Sequence[str]) -> RunConfig:
+        """Return this run with ``key=value`` texts applied.
+
+        Raises:
+            WrongCall: A key is unknown or a value unreadable.
+        """
+        values = asdict(self)
+        for assignment in assignments:
+            key, equals, text = assignment.partition("=")
+            key = key.strip()
+            if not equals or not key:
+                raise WrongCall(f"{assignment!r} is not key=value, as in critic.evolution=PriorRelaxation(0.02)")
+            _known(key, settable(self.algo))
+            section, _, name = key.rpartition(".")
+            (values[section] if section else values)[name] = _parsed(text, key)
+        return RunConfig(**values)
+
+    def changed(self, **values: Any) -> RunConfig:
+        """Return this run with the fields that are not ``None`` replaced."""
+        return replace(self, **{name: value for name, value in values.items() if value is not None})
+
+    def with_critic(self, optimizer: str) -> RunConfig:
+        """Return this run with the other optimizer of the critic; the control arm keeps upstream's passes."""
+        kept = self.critic if optimizer == "kova" else {}
+        return replace(self, critic={**kept, "optimizer": optimizer})
+
+    def to_yaml(self) -> str:
+        """Return the content of ``config.yaml``."""
+        text: str = yaml.safe_dump(asdict(self), sort_keys=False)
+        return text
+
+    @classmethod
+    def from_yaml(cls, path: Path) -> RunConfig:
+        """Read what :meth:`to_yaml` wrote.
+
+        Raises:
+            WrongCall: It is not a configuration.
+        """
+        try:
+            content = yaml.safe_load(path.read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise WrongCall(f"{path} cannot be read: {_first_line(error)}") from None
+        if not isinstance(content, dict):
+            raise WrongCall(f"{path} is not the configuration of a run")
+        names = [entry.name for entry in fields(cls)]
+        for name in content:
+            if name not in names:
+                raise WrongCall(f"{path} has {name!r}, which is unknown{suggestion(str(name), names)}")
+        if "algo" not in content or "env" not in content:
+            raise WrongCall(f"{path} does not name an algo and an env")
+        return cls(**content)
+
+
+def settable(algo: str) -> list[str]:
+    """Return every key that ``--set`` takes for an algorithm."""
+    algorithm = ALGORITHMS[algo]
+    upstream = next(base for base in algorithm.__mro__ if not base.__module__.startswith("kova"))
+    policy = algorithm.policy_aliases["MlpPolicy"]
+    passes = ["epochs", "batch_size"] if issubclass(algorithm, OnPolicyCritic) else []
+    single = [entry.name for entry in fields(RunConfig) if entry.name not in ("algo", "env", "preset")]
+    return [
+        *(name for name in single if name not in ("algorithm", "policy", "critic")),
+        *(f"algorithm.{name}" for name in _parameters(upstream)),
+        *(f"policy.{name}" for name in _parameters(policy)),
+        *(f"critic.{name}" for name in ["optimizer", *passes, *_parameters(kova.KOVA)]),
+    ]
+
+
+def _parameters(owner: type) -> list[str]:
+    found = inspect.signature(cast(Callable[..., object], owner)).parameters
+    return [name for name in found if name not in NOT_SETTABLE]
+
+
+def _known(key: str, known: Sequence[str]) -> None:
+    if key not in known:
+        # A name without its section, or in the wrong one, is the usual mistake.
+        last = key.rpartition(".")[2]
+        elsewhere = [name for name in known if name.rpartition(".")[2] == last]
+        hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else suggestion(key, known)
+        raise WrongCall(f"setting {key!r} is unknown{hint}")
+
+
+def _parsed(text: str, key: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise WrongCall(f"{key}={text!r} cannot be read") from None
+    # YAML's floats need a dot: 3e-4 would stay a text.
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both and key != "net_arch" else value
+    return merged
+
+
+def _presets() -> dict[str, Any]:
+    folder = resources.files("kova.experiments") / "presets"
+    return {item.name.removesuffix(".yaml"): item for item in folder.iterdir() if item.name.endswith(".yaml")}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

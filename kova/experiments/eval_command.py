@@ -1,0 +1,58 @@
+"""``kova eval``: play a trained agent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from kova.experiments import video as videos
+from kova.experiments.config import WrongCall
+from kova.experiments.evaluation import mean_and_interval, play
+from kova.experiments.run_directory import RunDirectory
+from kova.experiments.training import load
+
+DEFAULT_FPS = 30
+
+
+def run(path: Path, episodes: int, video: Path | None, seed: int, *, deterministic: bool, console: Console) -> None:
+    """Play ``episodes`` and print the mean return with its 95 % interval.
+
+    Raises:
+        WrongCall: There is no such run, it has no checkpoint, or the video cannot be made.
+    """
+    directory = RunDirectory(path)
+    if not path.is_dir():
+        raise WrongCall(f"{path} does not exist; name the directory of a run")
+    config = directory.config()
+    checkpoint = directory.latest_checkpoint()
+    if checkpoint is None:
+        raise WrongCall(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
+    if video is not None:
+        if video.suffix != ".mp4":
+            raise WrongCall(f"--video must name an .mp4 file, got {video}")
+        # Without a screen MuJoCo needs to be told to draw off it.
+        os.environ.setdefault("MUJOCO_GL", "egl")
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    model, env = load(config.changed(n_envs=1), checkpoint, None if video is None else "rgb_array")
+    totals, lengths = [], []
+    for index in track(range(episodes), "playing", console=console, transient=True):
+        record = video is not None and index == 0
+        episode = play(model, env, seed=seed + index, deterministic=deterministic, record=record)
+        totals.append(episode.total)
+        lengths.append(episode.length)
+        if video is not None and record:
+            fps = int(env.get_attr("metadata")[0].get("render_fps", DEFAULT_FPS))
+            videos.write(video, episode, fps)
+    env.close()
+    mean, half = mean_and_interval(totals)
+    interval = f" ± {half:.1f} (95 % interval)" if episodes > 1 else ""
+    console.print(
+        f"{config.algo} on {config.env}, frame {model.num_timesteps:,}: return {mean:.1f}{interval}, "
+        f"{episodes} episodes of {sum(lengths) / episodes:.0f} frames",
+        highlight=False,
+    )
+    if video is not None:
+        console.print(f"video: {video}", highlight=False)

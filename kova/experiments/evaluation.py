@@ -1,0 +1,99 @@
+"""Playing a trained agent: its returns, and the critic's value along the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from kova.optimizer import KOVA
+from kova.sb3.critic import CriticMixin
+from kova.sb3.off_policy import OffPolicyCritic
+from kova.sb3.on_policy import OnPolicyCritic
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One episode.
+
+    Attributes:
+        total: Undiscounted return, as the environment pays it.
+        realised: Discounted return from every frame on, in the units the critic learns.
+        mean: The critic's value at every frame, if it is a Kalman critic.
+        stddev: Its standard deviation.
+        frames: Pictures, if the environment renders.
+    """
+
+    total: float
+    realised: Array
+    mean: Array | None
+    stddev: Array | None
+    frames: list[npt.NDArray[np.uint8]]
+
+    @property
+    def length(self) -> int:
+        """Frames."""
+        return len(self.realised)
+
+
+def play(model: CriticMixin, env: VecEnv, *, seed: int, deterministic: bool = True, record: bool = False) -> Episode:
+    """Play one episode in a vector of one environment."""
+    if isinstance(env, VecNormalize):
+        env.training = env.norm_reward = False
+    env.seed(seed)
+    observation: Any = env.reset()
+    observations, actions, rewards, frames = [], [], [], []
+    while True:
+        if record:
+            frames.append(np.asarray(env.render()))
+        action, _ = model.predict(observation, deterministic=deterministic)
+        observations.append(observation)
+        actions.append(action)
+        observation, reward, done, infos = env.step(action)
+        rewards.append(float(reward[0]))
+        if done[0]:
+            break
+    mean, stddev = value_trace(model, observations, actions)
+    total = float(infos[0]["episode"]["r"])
+    return Episode(total, _discounted(rewards, env, model.gamma), mean, stddev, frames)  # type: ignore[attr-defined]
+
+
+def value_trace(model: CriticMixin, observations: list[Any], actions: list[Any]) -> tuple[Array | None, Array | None]:
+    """Return mean and standard deviation of the value along an episode; none for a critic without uncertainty."""
+    if not isinstance(model.critic_optimizer, KOVA):
+        return None, None
+    if isinstance(observations[0], dict):
+        batch: Any = {key: np.concatenate([item[key] for item in observations]) for key in observations[0]}
+    else:
+        batch = np.concatenate(observations)
+    if isinstance(model, OnPolicyCritic):
+        value = model.predict_value(batch)
+    else:
+        assert isinstance(model, OffPolicyCritic)
+        value = model.predict_value(batch, np.concatenate(actions))
+    return value.mean.double().numpy(), value.stddev.double().numpy()
+
+
+def mean_and_interval(totals: list[float]) -> tuple[float, float]:
+    """Return the mean and half the width of its 95 % interval (Student's t)."""
+    if len(totals) < 2:
+        return float(np.mean(totals)), float("nan")
+    error = float(np.std(totals, ddof=1) / np.sqrt(len(totals)))
+    return float(np.mean(totals)), error * float(stats.t.ppf(0.975, len(totals) - 1))
+
+
+def _discounted(rewards: list[float], env: VecEnv, gamma: float) -> Array:
+    scale = 1.0
+    if isinstance(env, VecNormalize) and getattr(env, "ret_rms", None) is not None:
+        scale = float(np.sqrt(env.ret_rms.var + env.epsilon))
+    returns = np.zeros(len(rewards))
+    following = 0.0
+    for index in reversed(range(len(rewards))):
+        following = returns[index] = rewards[index] / scale + gamma * following
+    return returns

@@ -1,0 +1,103 @@
+"""Values written as text, in YAML and after ``--set``: parsed against a table of names, never evaluated as code."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from stable_baselines3.common.utils import LinearSchedule
+from torch import nn
+
+import kova
+
+
+def linear(start: float, end: float = 0.0) -> LinearSchedule:
+    """Return a learning rate that goes from ``start`` to ``end`` over the run."""
+    return LinearSchedule(float(start), float(end), 1.0)
+
+
+#: What may be called.
+CALLS: Mapping[str, Callable[..., Any]] = {
+    **{
+        model.__name__: model
+        for model in (
+            kova.Static,
+            kova.FadingMemory,
+            kova.PriorRelaxation,
+            kova.DirectionalForgetting,
+            kova.RandomWalk,
+            kova.Memoryless,
+            kova.BatchSize,
+            kova.MaxRatio,
+            kova.ConstantNoise,
+        )
+    },
+    "linear": linear,
+}
+
+#: What may be named.
+NAMES: Mapping[str, Any] = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "Tanh": nn.Tanh,
+    "ReLU": nn.ReLU,
+    "ELU": nn.ELU,
+    "SiLU": nn.SiLU,
+    "GELU": nn.GELU,
+    "inf": math.inf,
+}
+
+
+def resolve(value: Any) -> Any:
+    """Return the object that a value of a configuration stands for; what is not an expression stays as it is.
+
+    Raises:
+        ValueError: A call of an unknown name, or with arguments it does not take.
+    """
+    if isinstance(value, dict):
+        return {key: resolve(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [resolve(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if value in NAMES:
+        return NAMES[value]
+    return _call(value) if "(" in value else value
+
+
+def _call(text: str) -> Any:
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)") from None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)")
+    name = node.func.id
+    if name not in CALLS:
+        raise ValueError(f"{name!r} is unknown in {text!r}{suggestion(name, CALLS)}")
+    positional = [_literal(argument, text) for argument in node.args]
+    named = {keyword.arg: _literal(keyword.value, text) for keyword in node.keywords if keyword.arg}
+    try:
+        return CALLS[name](*positional, **named)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{text!r}: {error}") from None
+
+
+def _literal(node: ast.expr, text: str) -> Any:
+    if isinstance(node, ast.Name) and node.id in NAMES:
+        return NAMES[node.id]
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{text!r}: {ast.unparse(node)!r} is not a number or a string") from None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean …?", or the list of what there is."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"

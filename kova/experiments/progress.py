@@ -1,0 +1,65 @@
+"""What a user watches while a run trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from stable_baselines3.common.callbacks import BaseCallback
+
+#: Frames between two looks at the terminal.
+EVERY = 64
+
+
+class ProgressBar(BaseCallback):
+    """A bar with the mean return of the last episodes, the critic's explained variance and the speed.
+
+    Args:
+        console: Where it is drawn.
+        label: What is running.
+        steps: Frames in all.
+    """
+
+    def __init__(self, console: Console, label: str, steps: int) -> None:
+        super().__init__()
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[shown]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task(label, total=steps, shown="")
+        self._explained: float | None = None
+
+    def _on_training_start(self) -> None:
+        self._bar.start()
+
+    def _on_rollout_start(self) -> None:
+        # The logger forgets its values when it writes them.
+        value = self.logger.name_to_value.get("train/explained_variance")
+        self._explained = self._explained if value is None else float(value)
+
+    def _on_step(self) -> bool:
+        if self.n_calls % EVERY == 0:
+            self._bar.update(self._task, completed=min(self.num_timesteps, self._bar.tasks[0].total or 0))
+            self._bar.update(self._task, shown=self._shown())
+        return True
+
+    def _on_training_end(self) -> None:
+        self._bar.update(self._task, completed=min(self.num_timesteps, self._bar.tasks[0].total or 0))
+        self._bar.stop()
+
+    def _shown(self) -> str:
+        parts = []
+        episodes: Any = self.model.ep_info_buffer
+        if episodes:
+            parts.append(f"return {np.mean([episode['r'] for episode in episodes]):8.1f}")
+        if self._explained is not None:
+            parts.append(f"explained variance {self._explained:5.2f}")
+        if (speed := self._bar.tasks[0].speed) is not None:
+            parts.append(f"{speed:5.0f} frames/s")
+        return " · ".join(parts)

@@ -1,0 +1,227 @@
+"""Training, in parts: each ends with a checkpoint, and begins as it would after a kill.
+
+Every part seeds all random numbers from (seed, frame) and resets the environment. That is what makes a resumed run
+end with the same parameters as one that was never stopped, for any environment.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from kova.errors import CovarianceTooLarge
+from kova.experiments import environments
+from kova.experiments.config import ALGORITHMS, RunConfig, WrongCall
+from kova.experiments.expressions import resolve
+from kova.experiments.logs import STEP, MonitorCSV, make_logger
+from kova.experiments.run_directory import RunDirectory
+from kova.sb3.critic import CriticMixin
+
+MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
+
+
+class Interrupted(Exception):
+    """The user stopped the run; it can be resumed."""
+
+
+class _PartDone(Exception):
+    """The frames of this part are trained on."""
+
+
+def build(config: RunConfig, env: VecEnv) -> CriticMixin:
+    """Return the untrained model of a run.
+
+    Raises:
+        WrongCall: The settings do not go together, or not with the environment.
+    """
+    algorithm = ALGORITHMS[config.algo]
+    settings = resolve(config.algorithm)
+    if issubclass(algorithm, OffPolicyAlgorithm):
+        # More room than there are frames would only make checkpoints larger.
+        settings["buffer_size"] = min(settings.get("buffer_size", 1_000_000), config.steps)
+    if "action_noise" in settings:
+        settings["action_noise"] = _action_noise(settings["action_noise"], env)
+    critic = dict(resolve(config.critic))
+    passes = {f"critic_{name}": critic.pop(name) for name in ("epochs", "batch_size") if name in critic}
+    try:
+        return algorithm(
+            environments.policy_for(env),
+            env,
+            seed=config.seed,
+            policy_kwargs=resolve(config.policy) or None,
+            critic=critic.pop("optimizer"),
+            critic_kwargs=critic,
+            device=settings.pop("device", "cpu"),
+            **passes,
+            **settings,
+        )
+    except CovarianceTooLarge as error:
+        raise WrongCall(str(error)) from error
+    except (AssertionError, TypeError, ValueError) as error:
+        raise WrongCall(f"{config.algo} on {config.env}: {_one_line(error)}") from error
+
+
+def _action_noise(sigma: object, env: VecEnv) -> NormalActionNoise | None:
+    if sigma is None:
+        return None
+    if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not sigma >= 0:
+        raise WrongCall(f"algorithm.action_noise is the standard deviation of the noise, a number >= 0, got {sigma!r}")
+    size = env.action_space.shape or (1,)
+    return NormalActionNoise(np.zeros(size), np.full(size, float(sigma)))
+
+
+class Training:
+    """One run: build or restore, train part by part.
+
+    Args:
+        config: The run.
+        directory: Where it leaves its files; made when training begins.
+        watch: Makes the callbacks that show progress.
+
+    Raises:
+        WrongCall: The run cannot be built, or its checkpoint cannot be read.
+    """
+
+    def __init__(
+        self, config: RunConfig, directory: RunDirectory, watch: Callable[[], list[BaseCallback]] = list
+    ) -> None:
+        self.config, self.directory, self._watch = config, directory, watch
+        self._interrupted = False
+        checkpoint = directory.latest_checkpoint()
+        if checkpoint is None:
+            self.env = environments.normalized(environments.make(config), config)
+            self.model = build(config, self.env)
+        else:
+            self.model, self.env = load(config, checkpoint)
+
+    def run(self) -> CriticMixin:
+        """Train to the end and return the model.
+
+        Raises:
+            Interrupted: Ctrl-C; a checkpoint was written.
+        """
+        done = self.model.num_timesteps
+        logger = make_logger(self.directory.path, done)
+        self.model.set_logger(logger)
+        monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)
+        callbacks = [monitor, *self._watch()]
+        try:
+            with self._ctrl_c():
+                while self.model.num_timesteps < self.config.steps and not self._interrupted:
+                    self._status("running")
+                    self._train_part(callbacks)
+                    monitor.flush()
+                    self._checkpoint()
+        except BaseException as error:
+            self._status("failed", error=_one_line(error))
+            raise
+        finally:
+            for callback in callbacks[1:]:
+                callback.on_training_end()
+            logger.close()
+        if self._interrupted and self.model.num_timesteps < self.config.steps:
+            self._status("interrupted")
+            raise Interrupted
+        self._status("finished")
+        return self.model
+
+    def _train_part(self, callbacks: list[BaseCallback]) -> None:
+        model, done = self.model, self.model.num_timesteps
+        every = self.config.checkpoint_every
+        until = min((done // every + 1) * every, self.config.steps)
+        model.set_random_seed(part_seed(self.config.seed, done))
+        model._last_obs = None
+        stop = _Stop(until, lambda: self._interrupted)
+        with suppress(_PartDone):
+            model.learn(
+                self.config.steps - done, CallbackList([*callbacks, stop]), log_interval=1, reset_num_timesteps=False
+            )
+        # The measurements of the last update wait for a dump that would come with the next rollout.
+        model.logger.record(STEP, model.num_timesteps, exclude="tensorboard")
+        model.logger.dump(model.num_timesteps)
+
+    def _checkpoint(self) -> None:
+        with self.directory.new_checkpoint(self.model.num_timesteps) as folder:
+            self.model._last_obs = None
+            self.model.save(folder / MODEL)
+            if isinstance(self.env, VecNormalize):
+                self.env.save(str(folder / NORMALIZATION))
+            if isinstance(self.model, OffPolicyAlgorithm):
+                self.model.save_replay_buffer(folder / REPLAY)
+
+    def _status(self, state: str, **details: Any) -> None:
+        self.directory.write_status(state, step=self.model.num_timesteps, steps=self.config.steps, **details)
+
+    @contextmanager
+    def _ctrl_c(self) -> Iterator[None]:
+        """Turn the first Ctrl-C into a checkpoint; a second one ends the process at once."""
+
+        def remember(number: int, frame: FrameType | None) -> None:
+            self._interrupted = True
+            signal.signal(signal.SIGINT, before)
+
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            signal.signal(signal.SIGINT, remember)
+        except ValueError:
+            # Not in the main thread: there is no Ctrl-C to catch.
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class _Stop(BaseCallback):
+    """Ends a part between two rollouts, when everything has been learnt from; at once when interrupted."""
+
+    def __init__(self, until: int, interrupted: Callable[[], bool]) -> None:
+        super().__init__()
+        self._until, self._interrupted = until, interrupted
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps >= self._until or self._interrupted():
+            raise _PartDone
+
+    def _on_step(self) -> bool:
+        return not self._interrupted()
+
+
+def load(config: RunConfig, checkpoint: Path, render_mode: str | None = None) -> tuple[CriticMixin, VecEnv]:
+    """Return model and environment of a checkpoint.
+
+    Raises:
+        WrongCall: It cannot be read.
+    """
+    saved = checkpoint / NORMALIZATION
+    try:
+        env = environments.normalized(environments.make(config, render_mode), config, saved if saved.exists() else None)
+        model = ALGORITHMS[config.algo].load(checkpoint / MODEL, env=env, device="cpu")
+        if isinstance(model, OffPolicyAlgorithm) and (checkpoint / REPLAY).exists():
+            model.load_replay_buffer(checkpoint / REPLAY)
+    except WrongCall:
+        raise
+    except Exception as error:
+        raise WrongCall(f"the checkpoint {checkpoint} cannot be read: {_one_line(error)}") from error
+    return model, env
+
+
+def part_seed(seed: int, frame: int) -> int:
+    """Return the seed of the part that begins at a frame."""
+    return int(np.random.SeedSequence([seed, frame]).generate_state(1)[0] % 2**31)
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
