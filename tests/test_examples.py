@@ -25,6 +25,10 @@ def test_an_example_finds_the_known_answer(name, bound):
     assert runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]() < bound
 
 
+def test_a_policy_is_evaluated_in_twenty_lines():
+    assert runpy.run_path(str(EXAMPLES / "policy_evaluation.py"))["main"]() > 30.0
+
+
 def test_an_own_noise_model_pays():
     plain, robust = runpy.run_path(str(EXAMPLES / "own_models.py"))["main"]()
     assert robust < 0.3 * plain
