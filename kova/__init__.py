@@ -1,6 +1,7 @@
 """Kalman critics for reinforcement learning: value functions and their uncertainty by an extended Kalman filter."""
 
-from kova import covariance, objectives, targets
+from kova import covariance, objectives, posterior, targets
+from kova.adaptive_noise import InnovationNoise, InverseVariance, Robust
 from kova.covariance import Covariance
 from kova.errors import CovarianceTooLarge, NumericalError
 from kova.evolution import (
@@ -28,6 +29,8 @@ __all__ = [
     "DirectionalForgetting",
     "Evolution",
     "FadingMemory",
+    "InnovationNoise",
+    "InverseVariance",
     "MaxRatio",
     "Memoryless",
     "Noise",
@@ -35,9 +38,11 @@ __all__ = [
     "Prediction",
     "PriorRelaxation",
     "RandomWalk",
+    "Robust",
     "Static",
     "StepReport",
     "covariance",
     "objectives",
+    "posterior",
     "targets",
 ]

@@ -109,6 +109,14 @@ def per_sample(name: str, value: object, like: Tensor, *, size: int | None = Non
     return flat
 
 
+def not_below_zero(name: str, tensor: Tensor) -> Tensor:
+    """Return ``tensor``; raise with the count of negative entries if there are any."""
+    negative = int((tensor < 0).sum())
+    if negative:
+        raise ValueError(f"{name} must be >= 0, {negative} of {tensor.numel()} entries are negative")
+    return tensor
+
+
 def inputs(value: object, device: torch.device) -> int:
     """Return N, the common first dimension of every tensor of ``value``, after checking them all.
 

@@ -8,20 +8,24 @@ A model is a small immutable value with one method. To write your own, subclass 
 
         def covariance(self, batch):
             return (batch.innovation.abs() / self.threshold).clamp(min=1.0)
+
+A model that learns from what it sees returns numbers from ``remember``; the filter keeps them, saves them with its own
+state, and hands them to the next ``covariance`` as ``batch.memory``. The model itself never changes.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from numbers import Real
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from kova import _checks
+
+#: Numbers a model keeps from batch to batch.
+Memory = Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +35,16 @@ class Batch:
     Attributes:
         innovation: δ = y - h(u; θ), (N,).
         ratio: π_old(a|s)/π_new(a|s) per sample, (N,), if the caller gave it.
+        next_variance: Variance of the value each label bootstraps from, (N,), if the caller gave it.
+        predicted: diag(J P Jᵀ), (N,): how far the filter's own uncertainty lets labels scatter.
+        memory: What the model remembered last.
     """
 
     innovation: Tensor
     ratio: Tensor | None = None
+    next_variance: Tensor | None = None
+    predicted: Tensor | None = None
+    memory: Memory = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -45,9 +55,16 @@ class Batch:
 class Noise(ABC):
     """How far the target labels scatter around the value."""
 
+    #: Whether :attr:`Batch.next_variance` is needed: an algorithm computes it only then.
+    needs_next_variance: bool = False
+
     @abstractmethod
     def covariance(self, batch: Batch) -> Tensor | float:
         """Return P_n: one variance for all, (N,) variances, or an (N, N) covariance."""
+
+    def remember(self, batch: Batch) -> Memory:
+        """Return what the next batch's ``memory`` shall hold, once this one is conditioned on."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -119,69 +136,3 @@ class ConstantNoise(Noise):
     def covariance(self, batch: Batch) -> float:
         """Return the variance."""
         return self.variance
-
-
-@dataclass(frozen=True, eq=False)
-class ObservationNoise:
-    """P_n of one batch, checked: one variance for all, (N,) variances or an (N, N) covariance.
-
-    Attributes:
-        value: The number or tensor.
-        log_det: log|P_n|.
-    """
-
-    value: Tensor | float
-    log_det: Tensor | float
-
-    @classmethod
-    def of(cls, value: object, like: Tensor) -> ObservationNoise:
-        """Check ``value`` and bring it to the dtype and device of ``like``, which is (N,).
-
-        Raises:
-            TypeError: It is neither a number nor a tensor.
-            ValueError: Wrong shape, non-finite, not positive, asymmetric or singular.
-        """
-        if isinstance(value, Real):
-            variance = _checks.representable("noise", value, like.dtype)
-            return cls(variance, like.shape[0] * math.log(variance))
-        if not isinstance(value, Tensor):
-            raise TypeError(f"noise must be a number or a tensor, got {type(value).__name__}")
-        if not value.is_floating_point():
-            raise ValueError(f"noise must have a floating dtype, got {value.dtype}")
-        if value.device != like.device:
-            raise ValueError(f"noise is on {value.device}, the critic on {like.device}")
-        size = like.shape[0]
-        if value.shape not in (torch.Size([]), torch.Size([size]), torch.Size([size, size])):
-            raise ValueError(
-                f"noise must be a scalar, ({size},) or ({size}, {size}) for a batch of {size}, got {tuple(value.shape)}"
-            )
-        value = _checks.finite("noise", value.detach().to(like.dtype))
-        if value.dim() == 2:
-            return cls._of_matrix(value)
-        value = value.expand(size)
-        if not bool((value > 0).all()):
-            bad = int((value <= 0).sum())
-            raise ValueError(f"noise must be > 0, {bad} of {size} variances are not (smallest {float(value.min()):g})")
-        return cls(value, value.double().log().sum())
-
-    @classmethod
-    def _of_matrix(cls, value: Tensor) -> ObservationNoise:
-        precision = torch.finfo(value.dtype).eps
-        if float((value - value.T).abs().max()) > 100 * precision * float(value.abs().max()):
-            raise ValueError("noise must be a symmetric covariance matrix, it is asymmetric")
-        scale = value.diagonal().double().sqrt()
-        # Judged by the correlations: labels may differ in scale by any factor.
-        correlations = value.double() / (scale[:, None] * scale[None, :])
-        regular = bool((value.diagonal() > 0).all())
-        spectrum = torch.linalg.eigvalsh(correlations) if regular else torch.zeros(1)
-        if float(spectrum[0]) <= len(value) * precision:
-            raise ValueError("noise must be positive definite, it is singular or indefinite")
-        return cls(value, spectrum.log().sum() + 2.0 * scale.log().sum())
-
-    def added_to(self, matrix: Tensor) -> Tensor:
-        """Return matrix + P_n."""
-        if isinstance(self.value, Tensor) and self.value.dim() == 2:
-            return matrix + self.value
-        total = matrix.clone()
-        total.diagonal().add_(self.value)
-        return total

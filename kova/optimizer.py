@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,14 +14,17 @@ from torch.distributions import Normal
 from kova import _checks
 from kova import covariance as structures
 from kova._checks import Inputs
+from kova.calibration import Calibration
 from kova.covariance.base import Covariance
 from kova.errors import NumericalError
 from kova.evolution import Evolution, FadingMemory
 from kova.factorise import cholesky_with_retry
 from kova.jacobian import Jacobian
-from kova.noise import Batch, BatchSize, Noise, ObservationNoise
+from kova.noise import Batch, BatchSize, Memory, Noise
 from kova.observation import Observation, ObservationFn
-from kova.report import StepReport
+from kova.observation_noise import ObservationNoise
+from kova.posterior import Predictive, check_variance
+from kova.report import StepReport, measure
 
 #: Of the state_dict.
 FORMAT = 1
@@ -95,6 +97,8 @@ class KOVA(torch.optim.Optimizer):
         self.noise = noise
         self.step_size = step_size
         self.steps = 0
+        self.calibration = Calibration()
+        self._noise_memory: Memory = {}
         super().__init__(list(parameters.values()), {})
 
     @property
@@ -108,6 +112,7 @@ class KOVA(torch.optim.Optimizer):
         targets: Tensor,
         ratio: Tensor | None = None,
         noise: float | Tensor | None = None,
+        next_variance: Tensor | None = None,
     ) -> StepReport:
         """Condition N(θ, P) on one batch of target labels (one pass of Algorithm 1's loop).
 
@@ -116,6 +121,7 @@ class KOVA(torch.optim.Optimizer):
             targets: y, (N,) or (N, 1).
             ratio: π_old(a|s)/π_new(a|s), (N,); ``MaxRatio`` needs it.
             noise: P_n of this step instead of the model's: a variance, (N,) variances or an (N, N) covariance.
+            next_variance: Variance of the value each label bootstraps from, (N,); ``InverseVariance`` needs it.
 
         Returns:
             What the step measured; see :class:`StepReport`.
@@ -128,62 +134,94 @@ class KOVA(torch.optim.Optimizer):
         After any of them θ, P and the counters are bit-identical to before the call.
         """
         with self._plain_arithmetic():
-            jacobian, y, pi_ratio = self._observe(inputs, targets, ratio)
+            jacobian, y, known = self._observe(inputs, targets, ratio, next_variance)
             try:
-                return self._condition(jacobian, y, pi_ratio, noise)
+                return self._condition(jacobian, y, known, noise)
             except NumericalError:
                 # The usual cause has a clearer name.
                 jacobian.check_finite()
                 raise
 
-    def _observe(self, inputs: Inputs, targets: Tensor, ratio: Tensor | None) -> tuple[Jacobian, Tensor, Tensor | None]:
-        """Check the batch and linearise h at it (lines 3 to 5 of Algorithm 1)."""
+    def _observe(
+        self, inputs: Inputs, targets: Tensor, ratio: Tensor | None, next_variance: Tensor | None
+    ) -> tuple[Jacobian, Tensor, dict[str, Tensor]]:
+        """Check the batch and linearise h at it (lines 3 to 5 of Algorithm 1).
+
+        Returns:
+            The linearisation, y, and what else the noise model may look at.
+        """
         size = _checks.inputs(inputs, self.observation.device)
         like = torch.empty(0, dtype=self.dtype, device=self.covariance.device)
         y = _checks.per_sample("targets", targets, like, size=size)
-        pi_ratio = None if ratio is None else _check_ratio(_checks.per_sample("ratio", ratio, like, size=size))
-        return self.observation.linearise(inputs, size, self.dtype), y, pi_ratio
+        given = {"ratio": ratio, "next_variance": next_variance}
+        known = {
+            name: _checks.not_below_zero(name, _checks.per_sample(name, value, like, size=size))
+            for name, value in given.items()
+            if value is not None
+        }
+        return self.observation.linearise(inputs, size, self.dtype), y, known
 
     def _condition(
-        self, jacobian: Jacobian, y: Tensor, ratio: Tensor | None, noise: float | Tensor | None
+        self, jacobian: Jacobian, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None
     ) -> StepReport:
         """Predict P, weigh the innovation, and update θ and P (lines 2 and 6 to 9 of Algorithm 1)."""
         alpha = self._alpha(self.steps + 1)
         # Subtracted in the wider of the two types: near a large value float32 has no room for a small difference.
         delta = (y - jacobian.values).to(self.dtype)
-        given = self.noise.covariance(Batch(delta.clone(), ratio)) if noise is None else noise
-        P_n = ObservationNoise.of(given, like=delta)
         P = self.evolution.predict(self.covariance.predict(jacobian))
-
         gram = P.gram(self.dtype)
+        batch = Batch(delta.clone(), predicted=gram.diagonal(), memory=self._noise_memory, **known)
+        P_n = ObservationNoise.of(self.noise.covariance(batch) if noise is None else noise, like=delta)
+        memory = self.noise.remember(batch) if noise is None else self._noise_memory
+
         L = cholesky_with_retry(
             "S = J P Jᵀ + P_n",
             lambda dtype: P_n.added_to(gram if dtype == self.dtype else P.gram(dtype)),
             self.dtype,
         )
         # Where S needed float64 its inverse times δ does too: large terms cancel in the gain.
-        weights = torch.cholesky_solve(delta.to(L.dtype)[:, None], L).squeeze(1)
+        standardised = torch.linalg.solve_triangular(L, delta.to(L.dtype)[:, None], upper=False)
+        weights = torch.linalg.solve_triangular(L.mT, standardised, upper=True).squeeze(1)
         update = P.gain(weights).to(self.dtype).mul_(alpha)
         if not _checks.all_finite(update):
             raise NumericalError("the parameter update is not finite; nothing was changed")
         moved = self._moved(update)
         store = P.condition(L, alpha)
-        measured = _measure(gram, P_n, L, delta, weights, alpha)
+        standardised = standardised.squeeze(1)
+        measured = measure(gram, P_n.log_det, L, delta, standardised, weights, alpha)
 
         store()
         for parameter, value in zip(self.observation.parameters.values(), moved, strict=True):
             parameter.copy_(value)
+        self.calibration.update(standardised)
+        self._noise_memory = memory
         self.steps += 1
         return StepReport(
             **measured, update_norm=update.norm(), mean_variance=self.covariance.mean_variance(), innovation=delta
         )
 
-    def predict(self, inputs: Inputs, observation_noise: float | Tensor | None = None) -> Normal:
+    def predict(
+        self, inputs: Inputs, observation_noise: float | Tensor | None = None, *, calibrated: bool = False
+    ) -> Normal:
         """Return the distribution of h(u; θ) under the posterior, N(h(u; θ̂), j P jᵀ), one Normal of shape (N,).
 
         Args:
             inputs: u, as for :meth:`step`.
             observation_noise: A scalar or (N,) added to the variance: the distribution of a target label, not a value.
+            calibrated: Multiply the variance by ``calibration.scale``, the factor by which labels were seen to scatter
+                more or less than the filter expected. With ``BatchSize`` noise, a weight rather than a noise level, P
+                is on no scale without it.
+
+        Raises:
+            TypeError: An argument is of the wrong kind.
+            ValueError: Wrong shape, dtype or device, non-finite or negative numbers.
+        """
+        return self.predictive(inputs, observation_noise, calibrated=calibrated).label
+
+    def predictive(
+        self, inputs: Inputs, observation_noise: float | Tensor | None = None, *, calibrated: bool = False
+    ) -> Predictive:
+        """Return the same as :meth:`predict` with the two parts of the variance kept apart.
 
         Raises:
             TypeError: An argument is of the wrong kind.
@@ -191,10 +229,11 @@ class KOVA(torch.optim.Optimizer):
         """
         with self._plain_arithmetic():
             mean, variance = self._moments(inputs)
+        noise = torch.zeros_like(mean)
         if observation_noise is not None:
-            variance = variance.clamp(min=0.0) + _check_observation_noise(observation_noise, mean)
-        # A Normal needs a positive scale; rounding can leave a well-known value at or just below 0.
-        return Normal(mean, variance.clamp(min=torch.finfo(self.dtype).tiny).sqrt())
+            noise = noise + check_variance(observation_noise, mean)
+        scale = self.calibration.scale if calibrated else 1.0
+        return Predictive(mean, scale * variance.clamp(min=0.0), scale * noise)
 
     def _moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Return mean and variance of h(u; θ), a chunk of the batch at a time."""
@@ -246,6 +285,8 @@ class KOVA(torch.optim.Optimizer):
             "steps": self.steps,
             "parameters": self._parameter_shapes(),
             "covariance": self.covariance.state_dict(),
+            "calibration": self.calibration.state_dict(),
+            "noise_memory": dict(self._noise_memory),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -264,9 +305,14 @@ class KOVA(torch.optim.Optimizer):
         if not isinstance(state_dict["steps"], int) or state_dict["steps"] < 0:
             raise ValueError(f"state_dict has steps = {state_dict['steps']!r}, expected a count")
         self.covariance.check_state(state_dict["covariance"])
+        calibration = state_dict.get("calibration", Calibration().state_dict())
+        Calibration.check(calibration)
+        memory = _check_memory(state_dict.get("noise_memory", {}))
         with self._plain_arithmetic():
             super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
             self.covariance.load_state_dict(state_dict["covariance"])
+        self.calibration.load_state_dict(calibration)
+        self._noise_memory = memory
         self.steps = state_dict["steps"]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -325,24 +371,6 @@ class KOVA(torch.optim.Optimizer):
         return moved
 
 
-def _measure(
-    gram: Tensor, P_n: ObservationNoise, L: Tensor, delta: Tensor, weights: Tensor, alpha: float
-) -> dict[str, Tensor]:
-    """Return the by-products of a step, all O(N²) from L and weights = S⁻¹δ."""
-    size = delta.shape[0]
-    squared = torch.dot(delta.to(L.dtype), weights).to(delta.dtype)
-    # The gain is a small difference of two large sums.
-    log_det = 2.0 * L.diagonal().double().log().sum()
-    energy = torch.dot(weights, gram.to(L.dtype) @ weights).to(delta.dtype)
-    return {
-        "loss": torch.dot(delta, delta) / (2.0 * size),
-        "nis": squared / size,
-        "log_likelihood": (-0.5 * (squared + log_det + size * math.log(2.0 * math.pi))).to(delta.dtype),
-        "information_gain": (0.5 * (log_det - P_n.log_det)).clamp(min=0.0).to(delta.dtype),
-        "trust_region": 0.5 * alpha**2 * energy,
-    }
-
-
 def _check_kinds(critic: object, observation_fn: object, evolution: object, noise: object, dtype: object) -> None:
     if not isinstance(critic, nn.Module):
         raise TypeError(f"critic must be a torch.nn.Module, got {type(critic).__name__}")
@@ -363,18 +391,8 @@ def _check_step_size(value: object) -> float:
     return alpha
 
 
-def _check_ratio(ratio: Tensor) -> Tensor:
-    if bool((ratio < 0).any()):
-        raise ValueError(f"ratio of probabilities must be >= 0, {int((ratio < 0).sum())} entries are negative")
-    return ratio
-
-
-def _check_observation_noise(value: float | Tensor, mean: Tensor) -> float | Tensor:
-    if not isinstance(value, Tensor):
-        return _checks.non_negative("observation_noise", value)
-    if value.dim() == 0:
-        value = value.expand(mean.shape)
-    variance = _checks.per_sample("observation_noise", value, mean, size=mean.shape[0])
-    if bool((variance < 0).any()):
-        raise ValueError("observation_noise is a variance and must be >= 0")
-    return variance.to(mean.dtype)
+def _check_memory(memory: object) -> Memory:
+    numbers = isinstance(memory, Mapping) and all(isinstance(value, int | float) for value in memory.values())
+    if not numbers or not isinstance(memory, Mapping):
+        raise ValueError(f"state_dict has noise_memory = {memory!r}, expected numbers by name")
+    return dict(memory)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -32,3 +34,27 @@ class StepReport:
     update_norm: Tensor
     mean_variance: Tensor
     innovation: Tensor
+
+
+def measure(
+    gram: Tensor,
+    noise_log_det: Tensor | float,
+    L: Tensor,
+    delta: Tensor,
+    standardised: Tensor,
+    weights: Tensor,
+    alpha: float,
+) -> dict[str, Tensor]:
+    """Return the by-products of a step, all O(N²) from L, L⁻¹δ and weights = S⁻¹δ."""
+    size = delta.shape[0]
+    squared = torch.dot(standardised, standardised).to(delta.dtype)
+    # The gain is a small difference of two large sums.
+    log_det = 2.0 * L.diagonal().double().log().sum()
+    energy = torch.dot(weights, gram.to(L.dtype) @ weights).to(delta.dtype)
+    return {
+        "loss": torch.dot(delta, delta) / (2.0 * size),
+        "nis": squared / size,
+        "log_likelihood": (-0.5 * (squared + log_det + size * math.log(2.0 * math.pi))).to(delta.dtype),
+        "information_gain": (0.5 * (log_det - noise_log_det)).clamp(min=0.0).to(delta.dtype),
+        "trust_region": 0.5 * alpha**2 * energy,
+    }

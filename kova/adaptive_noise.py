@@ -1,0 +1,132 @@
+"""Noise models that know more: from past innovations, from the filter's own uncertainty, from how odd a label is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kova import _checks
+from kova.noise import Batch, Memory, Noise
+
+
+@dataclass(frozen=True)
+class InnovationNoise(Noise):
+    """σᵢ = the scatter seen so far beyond what the filter's own uncertainty explains.
+
+    Innovations have covariance J P Jᵀ + R, so the running mean of δ² - diag(J P Jᵀ) estimates R. A batch is weighed
+    with the estimate from the batches before it.
+
+    Args:
+        initial: Variance of a label before anything was seen, > 0.
+        rate: Weight of a new batch in the running mean once 1/rate batches were seen, in (0, 1].
+        floor: The estimate never falls below this fraction of ``initial``, > 0.
+    """
+
+    initial: float = 1.0
+    rate: float = 0.01
+    floor: float = 1e-6
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("initial", "rate", "floor"):
+            object.__setattr__(self, name, _checks.positive(name, getattr(self, name)))
+        if self.rate > 1.0:
+            raise ValueError(f"rate must be in (0, 1], got {self.rate!r}")
+
+    def covariance(self, batch: Batch) -> float:
+        """Return the estimate, one variance for all."""
+        return max(batch.memory.get("variance", self.initial), self.floor * self.initial)
+
+    def remember(self, batch: Batch) -> Memory:
+        """Take the batch into the running mean."""
+        assert batch.predicted is not None
+        seen = batch.memory.get("batches", 0.0) + 1.0
+        excess = float((batch.innovation.square() - batch.predicted).mean())
+        before = batch.memory.get("variance", 0.0)
+        return {"batches": seen, "variance": before + max(1.0 / seen, self.rate) * (excess - before)}
+
+
+@dataclass(frozen=True)
+class InverseVariance(Noise):
+    """σᵢ = variance + γ² var V(s'ᵢ): a label that bootstraps from a value nobody knows well weighs less.
+
+    Args:
+        variance: Of one reward, > 0.
+        gamma: Discount of the bootstrapped value, in [0, 1].
+    """
+
+    variance: float = 1.0
+    gamma: float = 0.99
+
+    needs_next_variance = True
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        object.__setattr__(self, "variance", _checks.positive("variance", self.variance))
+        object.__setattr__(self, "gamma", _checks.non_negative("gamma", self.gamma))
+        if self.gamma > 1.0:
+            raise ValueError(f"gamma must be in [0, 1], got {self.gamma!r}")
+
+    def covariance(self, batch: Batch) -> Tensor:
+        """Return variance + γ² var V(s'), (N,).
+
+        Raises:
+            ValueError: No variance of the bootstrapped values was given.
+        """
+        if batch.next_variance is None:
+            raise ValueError(
+                "InverseVariance needs next_variance: pass step(..., next_variance=optimizer.predict(next).variance), "
+                "0 where the task ended"
+            )
+        return self.variance + self.gamma**2 * batch.next_variance
+
+
+@dataclass(frozen=True)
+class Robust(Noise):
+    """R / w² with w² = 1 / (1 + δ²/(R c²)), the weighted-observation-likelihood filter's inverse multiquadric.
+
+    A label far outside the noise is distrusted in proportion; its influence on θ is bounded. c → ∞ is the model itself.
+
+    Args:
+        model: The noise without outliers.
+        c: How many standard deviations of the noise are still ordinary, > 0.
+    """
+
+    model: Noise
+    c: float = 3.0
+
+    def __post_init__(self) -> None:
+        """Check the kinds and ranges."""
+        if not isinstance(self.model, Noise):
+            raise TypeError(f"model must be a kova.Noise such as kova.BatchSize(), got {self.model!r}")
+        value = _checks.number("c", self.c)
+        if not value > 0.0:
+            raise ValueError(f"c must be > 0, got {self.c!r}")
+        object.__setattr__(self, "c", value)
+
+    @property
+    def needs_next_variance(self) -> bool:  # type: ignore[override]
+        """As the model inside."""
+        return self.model.needs_next_variance
+
+    def covariance(self, batch: Batch) -> Tensor | float:
+        """Return the model's P_n with every label's share divided by its weight."""
+        inner = self.model.covariance(batch)
+        if self.c == math.inf:
+            return inner
+        if not isinstance(inner, Tensor) or inner.dim() < 2:
+            return inner + batch.innovation.square() / self.c**2
+        inflation = (1.0 + batch.innovation.square() / (inner.diagonal() * self.c**2)).sqrt()
+        return inner * torch.outer(inflation, inflation)
+
+    def remember(self, batch: Batch) -> Memory:
+        """As the model inside, with an outlier's innovation cut to what its weight lets through."""
+        inner = self.model.covariance(batch)
+        variances = inner.diagonal() if isinstance(inner, Tensor) and inner.dim() == 2 else inner
+        weights = (1.0 + batch.innovation.square() / (variances * self.c**2)).rsqrt()
+        return self.model.remember(
+            Batch(batch.innovation * weights, batch.ratio, batch.next_variance, batch.predicted, batch.memory)
+        )

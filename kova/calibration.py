@@ -1,0 +1,65 @@
+"""The scale of the uncertainty, learned from how far labels fall from where they were expected."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Standardised innovations beyond this count as this: an outlier must not widen every band.
+CUT = 3.0
+#: E[min(z², CUT²)] of a standard normal z: keeps the estimate unbiased where nothing is cut.
+_CUT_MEAN = (
+    math.erf(CUT / math.sqrt(2))
+    - CUT * math.sqrt(2 / math.pi) * math.exp(-(CUT**2) / 2)
+    + CUT**2 * math.erfc(CUT / math.sqrt(2))
+)
+#: Batches the running estimate looks back on.
+MEMORY = 200
+
+
+class Calibration:
+    """A running, robust estimate of s in Cov(innovations) = s · S.
+
+    The gain P Jᵀ S⁻¹ does not change when P and R are multiplied by the same number, so a filter can be right about θ
+    and wrong about its error bars by any factor. With e = L⁻¹δ, S = L Lᵀ, the mean of e² (the NIS) is that factor. It
+    is only ever reported, never fed back: θ and P do not depend on it.
+
+    Attributes:
+        scale: s; 1 until something was seen.
+        batches: How many were seen.
+    """
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        self.batches = 0
+
+    def update(self, standardised: Tensor) -> None:
+        """Take in the e of one batch, (N,)."""
+        self.batches += 1
+        rate = max(1.0 / self.batches, 1.0 / MEMORY)
+        cut = float((standardised.square() / self.scale).clamp(max=CUT**2).mean()) / _CUT_MEAN
+        # The floor keeps s positive when a label is met exactly.
+        self.scale *= max(1.0 + rate * (cut - 1.0), 1e-3)
+        self.scale = min(max(self.scale, torch.finfo(torch.float32).tiny), torch.finfo(torch.float32).max)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a snapshot."""
+        return {"scale": self.scale, "batches": self.batches}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a snapshot that :meth:`check` accepts."""
+        self.scale, self.batches = float(state["scale"]), int(state["batches"])
+
+    @staticmethod
+    def check(state: object) -> None:
+        """Raise ``ValueError`` unless ``state`` is a snapshot."""
+        sound = isinstance(state, dict) and isinstance(state.get("batches"), int) and state["batches"] >= 0
+        if not sound or not isinstance(state, dict) or not 0.0 < float(state.get("scale", 0.0)) < math.inf:
+            raise ValueError(f"the checkpoint's calibration is {state!r}, expected a scale > 0 and a count")
+
+    def __repr__(self) -> str:
+        """Say the factor."""
+        return f"Calibration(scale={self.scale:.4g}, batches={self.batches})"
