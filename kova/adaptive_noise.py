@@ -11,17 +11,20 @@ from torch import Tensor
 from kova import _checks
 from kova.noise import Batch, Memory, Noise
 
+#: What the initial guess of a variance counts for.
+PRIOR_SAMPLES = 10.0
+
 
 @dataclass(frozen=True)
 class InnovationNoise(Noise):
     """σᵢ = the scatter seen so far beyond what the filter's own uncertainty explains.
 
-    Innovations have covariance J P Jᵀ + R, so the running mean of δ² - diag(J P Jᵀ) estimates R. A batch is weighed
-    with the estimate from the batches before it.
+    Innovations have variance v + R with v = diag(J P Jᵀ), so δ² - v estimates R, with weight (R/(v + R))²: nothing can
+    be learned of the noise while the value itself is unknown. A batch is weighed by the estimate from those before it.
 
     Args:
-        initial: Variance of a label before anything was seen, > 0.
-        rate: Weight of a new batch in the running mean once 1/rate batches were seen, in (0, 1].
+        initial: Variance of a label before anything was seen, > 0; it counts as ten samples.
+        rate: Share of the past that is forgotten with every batch, in [0, 1).
         floor: The estimate never falls below this fraction of ``initial``, > 0.
     """
 
@@ -31,22 +34,23 @@ class InnovationNoise(Noise):
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("initial", "rate", "floor"):
+        for name in ("initial", "floor"):
             object.__setattr__(self, name, _checks.positive(name, getattr(self, name)))
-        if self.rate > 1.0:
-            raise ValueError(f"rate must be in (0, 1], got {self.rate!r}")
+        object.__setattr__(self, "rate", _checks.forgetting("rate", self.rate))
 
     def covariance(self, batch: Batch) -> float:
         """Return the estimate, one variance for all."""
-        return max(batch.memory.get("variance", self.initial), self.floor * self.initial)
+        return batch.memory.get("variance", self.initial)
 
     def remember(self, batch: Batch) -> Memory:
-        """Take the batch into the running mean."""
+        """Take the batch into the running estimate."""
         assert batch.predicted is not None
-        seen = batch.memory.get("batches", 0.0) + 1.0
-        excess = float((batch.innovation.square() - batch.predicted).mean())
-        before = batch.memory.get("variance", 0.0)
-        return {"batches": seen, "variance": before + max(1.0 / seen, self.rate) * (excess - before)}
+        variance, count = self.covariance(batch), batch.memory.get("count", PRIOR_SAMPLES)
+        weights = (variance / (batch.predicted.clamp(min=0.0) + variance)).square()
+        excess = batch.innovation.square() - batch.predicted - variance
+        count = (1.0 - self.rate) * count + float(weights.sum())
+        estimate = variance + float((weights * excess).sum()) / count
+        return {"count": count, "variance": max(estimate, self.floor * self.initial)}
 
 
 @dataclass(frozen=True)
