@@ -26,6 +26,13 @@ class DDPG(OffPolicyCritic, stable_baselines3.DDPG):
     def _setup_critic(self) -> None:
         if len(self.critic.q_networks) != 1:
             raise ValueError("policy_kwargs has n_critics != 1; the filter is over one Q-function")
+        actor = {id(parameter) for parameter in self.actor.parameters()}
+        common = sum(id(parameter) in actor for parameter in self.critic.parameters())
+        if common:
+            raise ValueError(
+                f"the critic shares {common} parameters with the policy; a Kalman critic needs its own: "
+                "policy_kwargs=dict(share_features_extractor=False)"
+            )
         self.critic_optimizer = self._make_critic_optimizer(self.critic, action_value)
 
     def _next_value(self, batch: ReplayBufferSamples) -> Tensor:

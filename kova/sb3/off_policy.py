@@ -12,7 +12,10 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor
 from torch.distributions import Normal
 
+from kova.report import StepReport
+from kova.sb3.adam import AdamCritic, AdamReport
 from kova.sb3.critic import CriticMixin
+from kova.sb3.value_functions import has_running_statistics
 
 
 class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
@@ -29,11 +32,26 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
             self._n_updates += 1
             batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
             inputs: Any = (batch.observations, batch.actions)
-            reports.append(self.critic_optimizer.step(inputs, self._labels(batch)))
+            reports.append(self._fit(inputs, self._labels(batch)))
             self._follow(batch)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         if reports:
             self._record_loss(2.0 * self._record_reports(reports))
+
+    def _fit(self, inputs: Any, labels: Tensor) -> StepReport | AdamReport:
+        """Take one step of the critic's optimizer."""
+        optimizer = self.critic_optimizer
+        if isinstance(optimizer, AdamCritic):
+            return optimizer.step(inputs, labels)
+        critic, observation_fn = optimizer.observation.module, optimizer.observation.function
+        if observation_fn is not None and has_running_statistics(critic):
+            with torch.no_grad():
+                observation_fn(critic, inputs)
+        # h must be the same function for every sample of a batch.
+        critic.eval()
+        report = optimizer.step(inputs, labels)
+        critic.train()
+        return report
 
     @torch.no_grad()
     def _labels(self, batch: ReplayBufferSamples) -> Tensor:

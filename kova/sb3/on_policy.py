@@ -16,7 +16,7 @@ from torch.distributions import Normal
 
 from kova import _checks
 from kova.sb3.critic import CriticMixin, critic_generator
-from kova.sb3.value_functions import StateValue, shares_with_actor
+from kova.sb3.value_functions import StateValue, save_as_separate, shares_with_actor
 
 #: exp(±this) is far outside what a ratio of probabilities means, and inside float32.
 MAX_LOG_RATIO = 20.0
@@ -141,10 +141,15 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         self._detach_policy_optimizer()
 
     def _setup_critic(self) -> None:
-        if "share_features_extractor" not in self.policy_kwargs and shares_with_actor(self.policy):
+        given = self.policy_kwargs
+        if "share_features_extractor" not in given and shares_with_actor(self.policy):
             # Upstream shares by default. P over layers that the policy moves too would mean nothing.
-            self.policy_kwargs = {**self.policy_kwargs, "share_features_extractor": False}
+            self.policy_kwargs = {**given, "share_features_extractor": False}
             OnPolicyAlgorithm._setup_model(self)
+        if self.policy_kwargs.get("share_features_extractor") is False:
+            save_as_separate(self.policy)
+        # ``load`` compares what the user gives then with what the user gave now.
+        self.policy_kwargs = given
         self.value_function = StateValue(self.policy)
         self.critic_optimizer = self._make_critic_optimizer(self.value_function, **self._adam_kwargs())
 

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import numpy as np
 import sb3_contrib
+import torch
 
 from kova.sb3.on_policy import OnPolicyCritic
+from kova.sb3.value_functions import has_running_statistics
 
 
 class TRPO(OnPolicyCritic, sb3_contrib.TRPO):
@@ -26,6 +29,14 @@ class TRPO(OnPolicyCritic, sb3_contrib.TRPO):
         """Update the policy as upstream does, then the critic."""
         super().train()
         self.logger.record("train/policy_loss", -self.logger.name_to_value["train/policy_objective"])
+
+    def _fit_critic(self) -> None:
+        if has_running_statistics(self.value_function):
+            # Upstream's critic updates, left out, are where a batch norm of the critic sees the rollout.
+            everything = np.arange(self.rollout_buffer.buffer_size * self.rollout_buffer.n_envs)
+            with torch.no_grad():
+                self.value_function(self.rollout_buffer._get_samples(everything).observations)
+        super()._fit_critic()
 
     @contextmanager
     def _without_value_term(self) -> Iterator[None]:

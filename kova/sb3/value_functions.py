@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,14 +61,34 @@ def shares_with_actor(policy: ActorCriticPolicy) -> bool:
     return bool(_value_parameters(policy)[1])
 
 
+def has_running_statistics(module: nn.Module) -> bool:
+    """Say whether a batch norm in there learns from the batches it sees."""
+    return any("running_" in name for name, _ in module.named_buffers())
+
+
+def save_as_separate(policy: ActorCriticPolicy) -> None:
+    """Let ``policy.save`` say that the features extractors are separate.
+
+    Upstream leaves it out, and ``load`` would put the critic's extractor in the place of the actor's.
+    """
+    policy._get_constructor_parameters = partial(_separate_parameters, policy)  # type: ignore[method-assign]
+
+
+def _separate_parameters(policy: ActorCriticPolicy) -> dict[str, Any]:
+    return {**type(policy)._get_constructor_parameters(policy), "share_features_extractor": False}
+
+
 def _value_parameters(policy: ActorCriticPolicy) -> tuple[set[str], set[str]]:
     """Return the names of the parameters that V depends on: its own, and those it has in common with the actor."""
-    observation = _any_observation(policy)
+    observation, training = _any_observation(policy), policy.training
+    # A batch norm in training mode takes no batch of one, and would count this one.
+    policy.set_training_mode(False)
     with torch.enable_grad():
         value = policy.predict_values(observation).sum()
         actions = policy.get_distribution(observation)
         action = actions.mode().detach()
         log_prob = actions.log_prob(action).sum()
+    policy.set_training_mode(training)
     seen_by_value, seen_by_actor = _reached(policy, value), _reached(policy, log_prob)
     return seen_by_value - seen_by_actor, seen_by_value & seen_by_actor
 
