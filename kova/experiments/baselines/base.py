@@ -1,0 +1,45 @@
+"""What every learner of values offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kova.experiments.problems.trajectory import Trajectory
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """What a learner says about V at N states.
+
+    Attributes:
+        mean: (N,).
+        variance: (N,), or ``None`` for a method that has none.
+    """
+
+    mean: Tensor
+    variance: Tensor | None = None
+
+
+class Learner(ABC):
+    """Learns V from trajectories, in the order in which they come.
+
+    An online method remembers where it was: a trajectory whose last step neither terminated nor was truncated goes on
+    with the next update.
+    """
+
+    @abstractmethod
+    def update(self, trajectory: Trajectory) -> None:
+        """Learn from T transitions, whose inputs are (T, k)."""
+
+    @abstractmethod
+    def predict(self, inputs: Tensor) -> Estimate:
+        """Return the value at inputs (N, k)."""
+
+
+def bellman_features(trajectory: Trajectory, gamma: float) -> Tensor:
+    """Return h_t = φ(s_t) - γφ(s_{t+1}) in float64, (T, d); the end of a task has no features."""
+    successors = trajectory.next_inputs.double().masked_fill(trajectory.terminated[:, None], 0.0)
+    return trajectory.inputs.double() - gamma * successors
