@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import stable_baselines3
 
 from kova.sb3.on_policy import OnPolicyCritic
@@ -16,5 +13,3 @@ class A2C(OnPolicyCritic, stable_baselines3.A2C):
     ``stable_baselines3.A2C`` plus ``critic_kwargs``, ``critic_epochs`` and ``critic_batch_size``; see
     :class:`OnPolicyCritic`. By default a rollout is one Kalman step.
     """
-
-    default_critic_kwargs: ClassVar[Mapping[str, Any]] = {"covariance": "neuron"}

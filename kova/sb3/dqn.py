@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import numpy as np
 import stable_baselines3
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
@@ -20,8 +17,6 @@ class DQN(OffPolicyCritic, stable_baselines3.DQN):
     ``stable_baselines3.DQN`` plus ``critic_kwargs``. The loss is the squared error, not Huber's, and no gradient is
     clipped: what an outlier may do is the business of the filter's noise model.
     """
-
-    default_critic_kwargs: ClassVar[Mapping[str, Any]] = {"covariance": "neuron"}
 
     def _setup_critic(self) -> None:
         self.critic_optimizer = self._make_critic_optimizer(self.q_net, chosen_value, max_grad_norm=self.max_grad_norm)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import stable_baselines3
 
@@ -23,7 +22,6 @@ class PPO(OnPolicyCritic, stable_baselines3.PPO):
         (torch.Size([1]), True)
     """
 
-    default_critic_kwargs: ClassVar[Mapping[str, Any]] = {"covariance": "neuron"}
     default_critic_passes: ClassVar[tuple[int, int | None]] = (2, 256)
 
     def train(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -22,7 +22,6 @@ class TRPO(OnPolicyCritic, sb3_contrib.TRPO):
     :class:`OnPolicyCritic`. ``n_critic_updates`` is the number of passes of the control arm.
     """
 
-    default_critic_kwargs: ClassVar[Mapping[str, Any]] = {"covariance": "neuron"}
     default_critic_passes: ClassVar[tuple[int, int | None]] = (2, 256)
 
     def train(self) -> None:

@@ -1,0 +1,82 @@
+"""Each of the five learns, on three seeds, within a budget like upstream's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecNormalize
+
+import kova
+from kova.sb3 import A2C, DDPG, DQN, PPO, TRPO
+
+
+@dataclass(frozen=True)
+class Task:
+    algorithm: type[Any]
+    env: str
+    steps: int
+    at_least: float
+    n_envs: int = 1
+    normalize: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+PPO_CARTPOLE = {
+    "n_steps": 32,
+    "batch_size": 256,
+    "gae_lambda": 0.8,
+    "gamma": 0.98,
+    "n_epochs": 20,
+    "learning_rate": LinearSchedule(1e-3, 0.0, 1.0),
+}
+DQN_CARTPOLE = {
+    "batch_size": 64,
+    "buffer_size": 50_000,
+    "learning_starts": 1_000,
+    "target_update_interval": 500,
+    "train_freq": 4,
+    "exploration_fraction": 0.2,
+    "exploration_final_eps": 0.04,
+}
+DDPG_PENDULUM = {
+    "gamma": 0.98,
+    "buffer_size": 200_000,
+    "learning_starts": 1_000,
+    "batch_size": 100,
+    "action_noise": NormalActionNoise(np.zeros(1), 0.1 * np.ones(1)),
+}
+SMALL_CRITIC = {"policy_kwargs": {"net_arch": [64, 64]}, "critic_kwargs": {"evolution": kova.FadingMemory(0.01)}}
+
+TASKS = {
+    "ppo-cartpole": Task(PPO, "CartPole-v1", 30_000, 450.0, n_envs=8, settings=PPO_CARTPOLE),
+    "a2c-cartpole": Task(A2C, "CartPole-v1", 100_000, 450.0, n_envs=8),
+    "dqn-cartpole": Task(DQN, "CartPole-v1", 50_000, 450.0, settings=DQN_CARTPOLE),
+    "ddpg-pendulum": Task(DDPG, "Pendulum-v1", 10_000, -250.0, settings=DDPG_PENDULUM),
+    "ddpg-pendulum-small": Task(DDPG, "Pendulum-v1", 10_000, -250.0, settings={**DDPG_PENDULUM, **SMALL_CRITIC}),
+    "ppo-inverted": Task(PPO, "InvertedPendulum-v5", 60_000, 900.0, normalize=True, settings={"n_steps": 1024}),
+    "trpo-inverted": Task(TRPO, "InvertedPendulum-v5", 60_000, 900.0, normalize=True, settings={"n_steps": 1024}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", TASKS)
+def test_it_learns(name, seed):
+    task = TASKS[name]
+    env = make_vec_env(task.env, n_envs=task.n_envs, seed=seed)
+    if task.normalize:
+        env = VecNormalize(env)
+    model = task.algorithm("MlpPolicy", env, seed=seed, **task.settings)
+    model.learn(task.steps)
+    if isinstance(env, VecNormalize):
+        env.training = env.norm_reward = False
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=20)
+    assert mean >= task.at_least
