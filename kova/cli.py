@@ -3,24 +3,80 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 try:
     import typer
     from rich.console import Console
+    from typer.core import TyperGroup
 except ModuleNotFoundError as error:
     sys.stderr.write(f'{error.name} is missing; the kova command needs: pip install "kova-rl[experiments]"\n')
     raise SystemExit(2) from None
 
+#: What typer raises when the words of a command do not fit; which module it lives in depends on typer's version.
+WrongWords: type[Any] = typer.BadParameter.__mro__[1].__mro__[1]
+
+
+class OneLineErrors(TyperGroup):
+    """A command whose errors are one line: exit code 2 for a wrong call, 1 for a run that failed."""
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
+        """Run the command that ``args``, or else the process's arguments, name."""
+        if not standalone_mode:
+            return super().main(args, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, standalone_mode=False, **extra)
+        except WrongWords as error:
+            _explain(error)
+        except ModuleNotFoundError as error:
+            _fail(f'{error.name} is missing; this command needs: pip install "kova-rl[experiments]"', 2)
+        except (KeyboardInterrupt, typer.Abort):
+            code = 130
+        except Exception as error:
+            # Imported here: --help must not wait for Stable-Baselines3.
+            from kova.experiments.config import WrongCall, one_line
+
+            if isinstance(error, WrongCall):
+                _fail(one_line(error), 2)
+            _fail(f"failed: {type(error).__name__}: {one_line(error)}", 1)
+        raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _explain(error: Any) -> NoReturn:
+    """Say what was wrong with the words of a command and where they are explained; nothing at all asks for help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        raise SystemExit(error.exit_code)
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "kova"
+    _fail(f"{message[:1].lower()}{message[1:]}; see: {command} --help", 2)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    sys.stderr.write(f"kova: {message}\n")
+    raise SystemExit(code)
+
+
+def _examples(*lines: str) -> str:
+    """Return examples that typer does not wrap."""
+    return "\b\n" + "\n".join([f"Example{'s' * (len(lines) > 1)}:", *(f"  {line}" for line in lines)])
+
+
 app = typer.Typer(
-    help="Kalman critics for reinforcement learning.\n\nExample: kova train ppo HalfCheetah-v4",
+    cls=OneLineErrors,
+    help="Kalman critics for reinforcement learning.",
+    epilog=_examples("kova train ppo HalfCheetah-v4", "kova eval runs/ppo-HalfCheetah-v4-kova-seed0"),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-bench = typer.Typer(help="Measure this machine.\n\nExample: kova bench step", no_args_is_help=True)
+bench = typer.Typer(help="Measure this machine.", epilog=_examples("kova bench step"), no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
 Steps = Annotated[int | None, typer.Option(help="Frames to train on, all environments together.")]
@@ -31,7 +87,15 @@ def main() -> None:
     """Kalman critics for reinforcement learning."""
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "kova train ppo HalfCheetah-v4 --steps 200000",
+        "kova train ppo Hopper-v4 --preset paper --critic adam",
+        "kova train dqn CartPole-v1 --set 'critic.evolution=PriorRelaxation(0.02)'",
+        "kova train a2c CartPole-v1 --set n_envs=4 --set algorithm.gamma=0.98",
+        "kova train --resume --run-dir runs/ppo-HalfCheetah-v4-kova-seed0",
+    )
+)
 def train(
     algo: Annotated[str | None, typer.Argument(help="ppo, trpo, a2c, ddpg or dqn.")] = None,
     env: Annotated[str | None, typer.Argument(help="A Gymnasium id, such as HalfCheetah-v4.")] = None,
@@ -47,23 +111,22 @@ def train(
 ) -> None:
     """Train an agent with a Kalman critic.
 
-    Examples:
-      kova train ppo HalfCheetah-v4 --steps 200000
-
-      kova train ppo Hopper-v4 --preset paper --critic adam
-
-      kova train dqn CartPole-v1 --set critic.evolution=PriorRelaxation(0.02) --set algorithm.batch_size=64
-
-      kova train --resume --run-dir runs/ppo-HalfCheetah-v4-kova-seed0
+    The run's directory gets its settings, logs, learning curve and checkpoints. A run that was stopped, by Ctrl-C or
+    otherwise, goes on from its last checkpoint with --resume.
     """
-    with _errors():
-        from kova.experiments import train_command
+    from kova.experiments import train_command
 
-        asked = train_command.Asked(algo, env, critic, preset, steps, seed, tuple(settings or ()), run_dir)
-        train_command.run(asked, resume=resume, console=Console())
+    asked = train_command.Asked(algo, env, critic, preset, steps, seed, tuple(settings or ()), run_dir)
+    train_command.run(asked, resume=resume, console=Console())
 
 
-@app.command("eval")
+@app.command(
+    "eval",
+    epilog=_examples(
+        "kova eval runs/ppo-HalfCheetah-v4-kova-seed0 --episodes 20",
+        "kova eval runs/ppo-HalfCheetah-v4-kova-seed0 --video cheetah.mp4",
+    ),
+)
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The directory of a run.")],
     episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 10,
@@ -75,12 +138,11 @@ def evaluate(
 ) -> None:
     """Play a trained agent and report its return.
 
-    Example: kova eval runs/ppo-HalfCheetah-v4-kova-seed0 --episodes 20 --video cheetah.mp4
+    The return is a mean over the episodes with its 95 % interval.
     """
-    with _errors():
-        from kova.experiments import eval_command
+    from kova.experiments import eval_command
 
-        eval_command.run(run, episodes, video, seed, deterministic=not stochastic, console=Console())
+    eval_command.run(run, episodes, video, seed, deterministic=not stochastic, console=Console())
 
 
 @bench.callback()
@@ -88,55 +150,28 @@ def bench_main() -> None:
     """Measure this machine: medians of several repeats, arms in turns."""
 
 
-@bench.command()
+@bench.command(epilog=_examples("kova bench step --repeats 5 --out /tmp/bench"))
 def step(
     out: Annotated[Path, typer.Option(help="Where step.json and step.png go.")] = Path("benchmarks/results"),
     repeats: Annotated[int, typer.Option(min=1, help="Rounds in which every arm is timed once.")] = 5,
 ) -> None:
-    """Time one step of every covariance structure beside Adam, literal Algorithm 1 and the hardware's floor.
+    """Time one step of every covariance structure.
 
-    Example: kova bench step --repeats 5 --out /tmp/bench
+    Beside it: Adam, literal Algorithm 1 and the hardware's floor.
     """
     from kova.experiments import step_benchmark
 
     step_benchmark.run(out, repeats, Console())
 
 
-@bench.command("train")
+@bench.command("train", epilog=_examples("kova bench train --steps 20480 --repeats 3"))
 def bench_train(
     out: Annotated[Path, typer.Option(help="Where train.json goes.")] = Path("benchmarks/results"),
     env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "HalfCheetah-v4",
     steps: Annotated[int, typer.Option(min=1, help="Frames of every run.")] = 20_480,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds in which every arm runs once.")] = 3,
 ) -> None:
-    """Time whole PPO runs with a Kalman critic beside upstream PPO, in turns.
+    """Time whole PPO runs beside upstream PPO, in turns."""
+    from kova.experiments import train_benchmark
 
-    Example: kova bench train --steps 20480 --repeats 3
-    """
-    with _errors():
-        from kova.experiments import train_benchmark
-
-        train_benchmark.run(out, env, steps, repeats, Console())
-
-
-class _errors:  # noqa: N801
-    """Turns a wrong call into one line and exit code 2, a failed run into one line and exit code 1."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, ModuleNotFoundError):
-            _fail(f'{error.name} is missing; this command needs: pip install "kova-rl[experiments]"', 2)
-        if error is not None and kind is not None:
-            from kova.experiments.config import WrongCall
-
-            if isinstance(error, WrongCall):
-                _fail(str(error), 2)
-            if isinstance(error, Exception) and not isinstance(error, typer.Exit):
-                _fail(f"the run failed: {kind.__name__}: {' '.join(str(error).split())}", 1)
-
-
-def _fail(message: str, code: int) -> None:
-    sys.stderr.write(f"kova: {message}\n")
-    raise SystemExit(code)
+    train_benchmark.run(out, env, steps, repeats, Console())

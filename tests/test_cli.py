@@ -14,18 +14,53 @@ from kova.experiments import step_arms, step_benchmark
 runner = CliRunner()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["bench", "step", "--help"]])
-def test_help_shows_an_example(arguments):
-    result = runner.invoke(app, arguments)
+COMMANDS = [[], ["train"], ["eval"], ["bench"], ["bench", "step"], ["bench", "train"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_examples_that_fit_80_columns(command):
+    result = runner.invoke(app, [*command, "--help"], env={"COLUMNS": "80"}, prog_name="kova")
     assert result.exit_code == 0
-    assert "Example: kova" in result.output
+    lines = result.output.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    start = next(index for index, line in enumerate(lines) if line.strip() in ("Example:", "Examples:"))
+    examples = [line.strip() for line in lines[start + 1 :] if line.strip()]
+    assert examples
+    assert all(example.startswith(" ".join(["kova", *command])) for example in examples)
 
 
-@pytest.mark.parametrize("arguments", [["bench", "step", "--repeats", "0"], ["bench", "leap"], ["fly"]])
-def test_a_wrong_call_exits_with_2_and_no_traceback(arguments):
-    result = runner.invoke(app, arguments)
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["bench", "step", "--repeats", "0"], "'--repeats'"),
+        (["bench", "leap"], "no such command 'leap'; see: kova bench --help"),
+        (["fly"], "no such command 'fly'; see: kova --help"),
+    ],
+)
+def test_a_wrong_call_exits_with_2_and_one_line(arguments, says):
+    result = runner.invoke(app, arguments, prog_name="kova")
     assert result.exit_code == 2
-    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert says in result.stderr
+
+
+def test_a_failed_command_exits_with_1_and_one_line(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(step_benchmark, "run", fail)
+    result = runner.invoke(app, ["bench", "step"])
+    assert result.exit_code == 1
+    assert result.stderr == "kova: failed: RuntimeError: two lines\n"
+
+
+def test_ctrl_c_exits_with_130(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(step_benchmark, "run", interrupt)
+    assert runner.invoke(app, ["bench", "step"]).exit_code == 130
 
 
 def test_bench_step_writes_table_data_and_picture(monkeypatch, tmp_path: Path):

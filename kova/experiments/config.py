@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
@@ -13,6 +14,7 @@ import yaml
 
 import kova
 import kova.sb3
+from kova.experiments import ranges
 from kova.experiments.expressions import resolve, suggestion
 from kova.sb3.on_policy import OnPolicyCritic
 
@@ -29,7 +31,12 @@ NOT_SETTABLE = {
     *("self", "policy", "env", "seed", "verbose", "tensorboard_log", "policy_kwargs", "_init_setup_model"),
     *("replay_buffer_class", "replay_buffer_kwargs", "rollout_buffer_class", "rollout_buffer_kwargs"),
     *("observation_space", "action_space", "lr_schedule", "critic", "observation_fn"),
+    # Classes cannot be written as text, and this replay buffer cannot be thrifty and know time limits at once.
+    *("features_extractor_class", "optimizer_class", "optimize_memory_usage"),
 }
+
+#: What the control arm takes of the critic's settings; the others are the filter's.
+OF_BOTH_CRITICS = ("optimizer", "epochs", "batch_size")
 
 
 class WrongCall(ValueError):
@@ -73,6 +80,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Check every name and range that does not need the environment."""
+        for name in ("algo", "env", "preset"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise WrongCall(f"{name} must be a name, got {getattr(self, name)!r}")
         if self.algo not in ALGORITHMS:
             raise WrongCall(f"algorithm {self.algo!r} is unknown{suggestion(self.algo, ALGORITHMS)}")
         for name in ("steps", "n_envs", "checkpoint_every"):
@@ -84,19 +94,30 @@ class RunConfig:
         for name in ("normalize_observations", "normalize_rewards", "time_limit_bootstrap"):
             if not isinstance(getattr(self, name), bool):
                 raise WrongCall(f"{name} must be true or false, got {getattr(self, name)!r}")
+        self._check_sections()
+
+    def _check_sections(self) -> None:
         known = settable(self.algo)
         for section in ("algorithm", "policy", "critic"):
             values = getattr(self, section)
             if not isinstance(values, dict):
                 raise WrongCall(f"{section} must be a mapping of settings, got {values!r}")
-            for name in values:
+            for name, value in values.items():
                 _known(f"{section}.{name}", known)
+                try:
+                    ranges.check(f"{section}.{name}", value)
+                except ValueError as error:
+                    raise WrongCall(str(error)) from None
         if self.critic.get("optimizer") not in ("kova", "adam"):
             raise WrongCall(f"the critic must be kova or adam, got {self.critic.get('optimizer')!r}")
-        try:
-            resolve({"algorithm": self.algorithm, "policy": self.policy, "critic": self.critic})
-        except ValueError as error:
-            raise WrongCall(str(error)) from None
+        unused = [name for name in self.critic if name not in OF_BOTH_CRITICS]
+        if self.critic["optimizer"] == "adam" and unused:
+            raise WrongCall(f"critic.{unused[0]} is a setting of the Kalman critic; leave it out, or use --critic kova")
+        on_policy = issubclass(ALGORITHMS[self.algo], OnPolicyCritic)
+        if not on_policy and isinstance(resolve(self.critic.get("noise")), kova.MaxRatio):
+            raise WrongCall(
+                f"critic.noise=MaxRatio() needs an on-policy algorithm; {self.algo} has no ratio of policies"
+            )
 
     @classmethod
     def from_preset(cls, algo: str, env: str, preset: str = "default") -> RunConfig:
@@ -137,7 +158,10 @@ class RunConfig:
                 raise WrongCall(f"{assignment!r} is not key=value, as in critic.evolution=PriorRelaxation(0.02)")
             _known(key, settable(self.algo))
             section, _, name = key.rpartition(".")
-            (values[section] if section else values)[name] = _parsed(text, key)
+            value = _parsed(text, key)
+            if key == "critic.optimizer":
+                values["critic"] = _critic(values["critic"], value)
+            (values[section] if section else values)[name] = value
         return RunConfig(**values)
 
     def changed(self, **values: Any) -> RunConfig:
@@ -146,8 +170,7 @@ class RunConfig:
 
     def with_critic(self, optimizer: str) -> RunConfig:
         """Return this run with the other optimizer of the critic; the control arm keeps upstream's passes."""
-        kept = self.critic if optimizer == "kova" else {}
-        return replace(self, critic={**kept, "optimizer": optimizer})
+        return replace(self, critic=_critic(self.critic, optimizer))
 
     def to_yaml(self) -> str:
         """Return the content of ``config.yaml``."""
@@ -164,16 +187,19 @@ class RunConfig:
         try:
             content = yaml.safe_load(path.read_text())
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise WrongCall(f"{path} cannot be read: {_first_line(error)}") from None
+            raise WrongCall(f"{path} cannot be read: {one_line(error)}") from None
         if not isinstance(content, dict):
-            raise WrongCall(f"{path} is not the configuration of a run")
+            raise WrongCall(f"{path} is not the configuration of a run; start the run anew in another --run-dir")
         names = [entry.name for entry in fields(cls)]
         for name in content:
             if name not in names:
                 raise WrongCall(f"{path} has {name!r}, which is unknown{suggestion(str(name), names)}")
         if "algo" not in content or "env" not in content:
-            raise WrongCall(f"{path} does not name an algo and an env")
-        return cls(**content)
+            raise WrongCall(f"{path} does not name an algo and an env; start the run anew in another --run-dir")
+        try:
+            return cls(**content)
+        except WrongCall as error:
+            raise WrongCall(f"{path}: {error}") from None
 
 
 def settable(algo: str) -> list[str]:
@@ -205,17 +231,25 @@ def _known(key: str, known: Sequence[str]) -> None:
         raise WrongCall(f"setting {key!r} is unknown{hint}")
 
 
+def _critic(settings: Mapping[str, Any], optimizer: Any) -> dict[str, Any]:
+    return {**(settings if optimizer == "kova" else {}), "optimizer": optimizer}
+
+
 def _parsed(text: str, key: str) -> Any:
+    if re.match(r"\s*\w+\(", text):
+        # A colon inside the brackets would make it a mapping of YAML.
+        return text.strip()
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise WrongCall(f"{key}={text!r} cannot be read") from None
-    # YAML's floats need a dot: 3e-4 would stay a text.
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise WrongCall(f"{key}={text!r} cannot be read; write a number, a name, true, false or a [list]") from None
+    # YAML's floats need a dot: 3e-4 and 1e6 would stay texts.
     if isinstance(value, str):
         try:
-            return float(value)
+            number = float(value)
         except ValueError:
             return value
+        return int(number) if "." not in value and number.is_integer() else number
     return value
 
 
@@ -232,5 +266,6 @@ def _presets() -> dict[str, Any]:
     return {item.name.removesuffix(".yaml"): item for item in folder.iterdir() if item.name.endswith(".yaml")}
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+def one_line(error: BaseException) -> str:
+    """Return the message of an error, or its kind if it has none, without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__

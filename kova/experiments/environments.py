@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, VecTransposeImage
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn, VecEnvWrapper
 
-from kova.experiments.config import RunConfig, WrongCall
+from kova.experiments.config import RunConfig, WrongCall, one_line
 from kova.experiments.expressions import suggestion
 
 
@@ -72,16 +74,33 @@ def policy_for(env: VecEnv) -> str:
 def _maker(name: str, render_mode: str | None) -> Callable[[], gym.Env[Any, Any]]:
     def make_one() -> gym.Env[Any, Any]:
         try:
+            _quiet_mujoco(name)
             with warnings.catch_warnings():
                 # The paper's v4 environments are out of date on purpose.
                 warnings.filterwarnings("ignore", r".*is out of date.*")
                 return Monitor(gym.make(name, render_mode=render_mode))
         except gym.error.UnregisteredEnv as error:
             raise WrongCall(f"environment {name!r} is unknown{_closest(name)}") from error
-        except (gym.error.Error, ImportError, OSError, TypeError, ValueError) as error:
-            raise WrongCall(f"environment {name!r} cannot be made: {str(error).splitlines()[0]}") from error
+        except Exception as error:
+            # Whatever its package raises: there is no run without the environment.
+            raise WrongCall(f"environment {name!r} cannot be made: {one_line(error)}") from error
 
     return make_one
+
+
+def _quiet_mujoco(name: str) -> None:
+    """Keep MuJoCo's deprecations of Gymnasium's models from the screen, and a MUJOCO_LOG.TXT from the folder."""
+    spec = gym.registry.get(name)
+    if spec is not None and "mujoco" in str(spec.entry_point):
+        with contextlib.suppress(ImportError):
+            import mujoco  # type: ignore[import-untyped,unused-ignore]
+
+            mujoco.set_mju_user_warning(_pass_on)
+
+
+def _pass_on(message: str) -> None:
+    if "deprecated" not in message:
+        sys.stderr.write(f"MuJoCo: {message}\n")
 
 
 def _closest(name: str) -> str:

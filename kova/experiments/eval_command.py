@@ -25,18 +25,20 @@ def run(path: Path, episodes: int, video: Path | None, seed: int, *, determinist
     """
     directory = RunDirectory(path)
     if not path.is_dir():
-        raise WrongCall(f"{path} does not exist; name the directory of a run")
+        raise WrongCall(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
     config = directory.config()
     checkpoint = directory.latest_checkpoint()
     if checkpoint is None:
         raise WrongCall(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
     if video is not None:
         if video.suffix != ".mp4":
-            raise WrongCall(f"--video must name an .mp4 file, got {video}")
+            raise WrongCall(f"--video must name an .mp4 file, got {video}; write {video.with_suffix('.mp4')}")
         # Without a screen MuJoCo needs to be told to draw off it.
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     model, env = load(config.changed(n_envs=1), checkpoint, None if video is None else "rgb_array")
+    if video is not None and "rgb_array" not in env.get_attr("metadata")[0].get("render_modes", ()):
+        raise WrongCall(f"{config.env} does not draw itself; leave --video out")
     totals, lengths = [], []
     for index in track(range(episodes), "playing", console=console, transient=True):
         record = video is not None and index == 0
@@ -51,8 +53,9 @@ def run(path: Path, episodes: int, video: Path | None, seed: int, *, determinist
     interval = f" ± {half:.1f} (95 % interval)" if episodes > 1 else ""
     console.print(
         f"{config.algo} on {config.env}, frame {model.num_timesteps:,}: return {mean:.1f}{interval}, "
-        f"{episodes} episodes of {sum(lengths) / episodes:.0f} frames",
+        f"{episodes} {'episodes' if episodes > 1 else 'episode'} of {sum(lengths) / episodes:.0f} frames",
         highlight=False,
+        soft_wrap=True,
     )
     if video is not None:
         console.print(f"video: {video}", highlight=False)

@@ -72,7 +72,7 @@ def resolve(value: Any) -> Any:
 def _call(text: str) -> Any:
     try:
         node = ast.parse(text, mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)") from None
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)")
@@ -80,6 +80,8 @@ def _call(text: str) -> Any:
     if name not in CALLS:
         raise ValueError(f"{name!r} is unknown in {text!r}{suggestion(name, CALLS)}")
     positional = [_literal(argument, text) for argument in node.args]
+    if any(keyword.arg is None for keyword in node.keywords):
+        raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)")
     named = {keyword.arg: _literal(keyword.value, text) for keyword in node.keywords if keyword.arg}
     try:
         return CALLS[name](*positional, **named)
@@ -92,7 +94,7 @@ def _literal(node: ast.expr, text: str) -> Any:
         return NAMES[node.id]
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise ValueError(f"{text!r}: {ast.unparse(node)!r} is not a number or a string") from None
 
 

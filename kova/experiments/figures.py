@@ -10,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from kova.experiments.evaluation import Episode
 from kova.experiments.logs import read_rows
@@ -49,15 +50,19 @@ def save(path: Path, runs: Mapping[str, Sequence[Path]], episode: Episode | None
         for colour, (arm, paths) in zip(COLOURS, runs.items(), strict=False):
             for index, run in enumerate(paths):
                 frames, returns = training_returns(run)
-                axes[0].plot(frames, returns, ".", color=colour, alpha=0.12, markersize=3)
+                axes[0].plot(frames, returns, ".", color=colour, alpha=0.2, markersize=4, mec="none")
                 label = arm if index == 0 else None
                 axes[0].plot(frames, smoothed(returns), color=colour, label=label)
         axes[0].set(xlabel="frames", ylabel="return of a training episode", title=title)
+        axes[0].xaxis.set_major_locator(MaxNLocator(6))
+        axes[0].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes[0].legend(frameon=False)
         if banded and episode is not None:
             _band(axes[1], episode)
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
+        draft = path.with_name(f".{path.name}.tmp")
+        figure.savefig(draft, dpi=120, format=path.suffix.removeprefix(".") or "png")
+        draft.replace(path)
 
 
 def _band(axis: Any, episode: Episode) -> None:
@@ -65,7 +70,7 @@ def _band(axis: Any, episode: Episode) -> None:
     assert episode.stddev is not None
     frames = np.arange(episode.length)
     low, high = episode.mean - 2 * episode.stddev, episode.mean + 2 * episode.stddev
-    axis.fill_between(frames, low, high, color=COLOURS[0], alpha=0.25, label="± 2σ of the value")
+    axis.fill_between(frames, low, high, color=COLOURS[0], alpha=0.25, lw=0, label="± 2σ of the value")
     axis.plot(frames, episode.mean, color=COLOURS[0], label="value, Kalman critic")
     axis.plot(frames, episode.realised, color="0.3", lw=1, label="return that followed")
     axis.set(xlabel="frame of an episode", ylabel="value (units of the critic)", title="The value and its error band")

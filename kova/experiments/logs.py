@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 
 class ProgressCSV(KVWriter):
-    """``progress.csv``: a row for every dump of the logger, the whole file replaced each time.
+    """``progress.csv``: a row for every dump of the logger, the whole file replaced when it has grown by a hundredth.
 
     Args:
         path: The file; rows of an earlier part of the run are kept.
@@ -33,17 +33,40 @@ class ProgressCSV(KVWriter):
     def __init__(self, path: Path, until: int) -> None:
         self._path = path
         self._rows: list[Row] = [row for row in read_rows(path) if int(float(row[STEP])) <= until]
+        self._written = 0
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """Add a row."""
         row = {key: value for key, value in key_values.items() if "csv" not in (key_excluded.get(key) or ())}
         numbers = {key: float(value) for key, value in row.items() if isinstance(value, int | float | np.number)}
         self._rows.append({**numbers, STEP: step})
+        # Off-policy there is a row for every episode: to write all of them every time would be quadratic.
+        if len(self._rows) > self._written + self._written // 100:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the file."""
         columns = sorted({key for row in self._rows for key in row})
         write_whole(self._path, _as_csv(columns, self._rows))
+        self._written = len(self._rows)
 
     def close(self) -> None:
-        """Nothing is open between writes."""
+        """Write what is left."""
+        if len(self._rows) > self._written:
+            self.flush()
+
+
+class Events(TensorBoardOutputFormat):
+    """TensorBoard events; upstream's has no way to say that a run goes on.
+
+    Args:
+        folder: Where the files go.
+        until: Events after this frame, of an earlier part of the run, are not shown.
+    """
+
+    def __init__(self, folder: Path, until: int) -> None:
+        self.writer = SummaryWriter(str(folder), purge_step=until + 1 if until else None)
+        self._is_closed = False
 
 
 class MonitorCSV(BaseCallback):
@@ -59,8 +82,9 @@ class MonitorCSV(BaseCallback):
         super().__init__()
         self._path, self._env = path, env
         self._rows: list[Row] = [row for row in read_rows(path) if int(row["step"]) <= until]
-        self._start = time.time()
-        self._written = -1
+        # A resumed run's clock goes on from the last episode that is kept.
+        self._start = time.time() - (float(self._rows[-1]["t"]) if self._rows else 0.0)
+        self._written = 0
 
     def _on_step(self) -> bool:
         for info in self.locals["infos"]:
@@ -71,8 +95,8 @@ class MonitorCSV(BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        # Off-policy a rollout is a few frames; the file is written when there is something new and time has passed.
-        if len(self._rows) > max(self._written + self._written // 100, 0):
+        # Off-policy a rollout is a few frames: to write all episodes every time would be quadratic.
+        if len(self._rows) > self._written + self._written // 100:
             self.flush()
 
     def flush(self) -> None:
@@ -82,14 +106,10 @@ class MonitorCSV(BaseCallback):
         self._written = len(self._rows)
 
 
-def make_logger(folder: Path, until: int) -> Logger:
-    """Return the logger of a run, continuing after frame ``until``."""
-    events = folder / "tensorboard"
-    board = TensorBoardOutputFormat(str(events))
-    if until:
-        board.writer.close()
-        board.writer = SummaryWriter(str(events), purge_step=until + 1)
-    return Logger(str(folder), [ProgressCSV(folder / "progress.csv", until), board])
+def make_logger(folder: Path, until: int) -> tuple[Logger, ProgressCSV]:
+    """Return the logger of a run, continuing after frame ``until``, and its table to flush."""
+    progress = ProgressCSV(folder / "progress.csv", until)
+    return Logger(str(folder), [progress, Events(folder / "tensorboard", until)]), progress
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

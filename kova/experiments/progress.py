@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from stable_baselines3.common.callbacks import BaseCallback
 
 #: Frames between two looks at the terminal.
@@ -18,24 +19,30 @@ class ProgressBar(BaseCallback):
 
     Args:
         console: Where it is drawn.
-        label: What is running.
+        label: What is running; a line above the bar, which has no room for it.
         steps: Frames in all.
     """
 
     def __init__(self, console: Console, label: str, steps: int) -> None:
         super().__init__()
+        # The numbers take what they need and the bar the rest: at 80 columns nothing is cut.
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[shown]}"),
-            TimeRemainingColumn(),
+            BarColumn(None, table_column=Column(ratio=1)),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[shown]}", table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True),
             console=console,
+            expand=True,
         )
-        self._task = self._bar.add_task(label, total=steps, shown="")
+        self._task = self._bar.add_task("", total=steps, shown="")
+        self._label = label
         self._explained: float | None = None
 
     def _on_training_start(self) -> None:
+        # A resumed run begins where it stopped, and that is no speed.
+        if not self._bar.live.is_started:
+            self._bar.console.print(self._label, highlight=False)
+            self._bar.reset(self._task, completed=self._completed())
         self._bar.start()
 
     def _on_rollout_start(self) -> None:
@@ -45,13 +52,15 @@ class ProgressBar(BaseCallback):
 
     def _on_step(self) -> bool:
         if self.n_calls % EVERY == 0:
-            self._bar.update(self._task, completed=min(self.num_timesteps, self._bar.tasks[0].total or 0))
-            self._bar.update(self._task, shown=self._shown())
+            self._bar.update(self._task, completed=self._completed(), shown=self._shown())
         return True
 
     def _on_training_end(self) -> None:
-        self._bar.update(self._task, completed=min(self.num_timesteps, self._bar.tasks[0].total or 0))
+        self._bar.update(self._task, completed=self._completed())
         self._bar.stop()
+
+    def _completed(self) -> int:
+        return int(min(self.num_timesteps, self._bar.tasks[0].total or 0))
 
     def _shown(self) -> str:
         parts = []
@@ -59,7 +68,7 @@ class ProgressBar(BaseCallback):
         if episodes:
             parts.append(f"return {np.mean([episode['r'] for episode in episodes]):8.1f}")
         if self._explained is not None:
-            parts.append(f"explained variance {self._explained:5.2f}")
+            parts.append(f"expl. var. {self._explained:5.2f}")
         if (speed := self._bar.tasks[0].speed) is not None:
-            parts.append(f"{speed:5.0f} frames/s")
+            parts.append(f"{speed:,.0f} frames/s")
         return " · ".join(parts)

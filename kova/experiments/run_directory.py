@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kova.experiments.config import RunConfig, WrongCall
+from kova.experiments.config import RunConfig, WrongCall, one_line
 
 KEPT_CHECKPOINTS = 2
 
@@ -37,14 +37,28 @@ class RunDirectory:
         """The folder of checkpoints, one subfolder each, named by the frame."""
         return self.path / "checkpoints"
 
+    def check_free(self) -> None:
+        """Refuse to write over what is there.
+
+        Raises:
+            WrongCall: It is there already, or cannot be looked at.
+        """
+        try:
+            run, there = self.config_file.is_file(), self.path.exists()
+        except (OSError, ValueError) as error:
+            raise WrongCall(f"{self.path} cannot be made: {one_line(error)}; choose another --run-dir") from None
+        if run:
+            raise WrongCall(f"{self.path} exists; continue it with --resume, or choose another --run-dir")
+        if there:
+            raise WrongCall(f"{self.path} exists and is not a run; choose another --run-dir")
+
     def create(self, config: RunConfig) -> None:
         """Make the directory with its configuration.
 
         Raises:
             WrongCall: It is there already, or cannot be made.
         """
-        if self.path.exists():
-            raise WrongCall(f"{self.path} exists; continue it with --resume, or choose another --run-dir")
+        self.check_free()
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             (draft / "checkpoints").mkdir(parents=True)
@@ -52,7 +66,7 @@ class RunDirectory:
             draft.rename(self.path)
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
-            raise WrongCall(f"{self.path} cannot be made: {error.strerror}") from error
+            raise WrongCall(f"{self.path} cannot be made: {error.strerror}; choose another --run-dir") from error
 
     def config(self) -> RunConfig:
         """Read the configuration.
@@ -61,7 +75,7 @@ class RunDirectory:
             WrongCall: This is not the directory of a run.
         """
         if not self.config_file.is_file():
-            raise WrongCall(f"{self.path} is not a run: it has no config.yaml")
+            raise WrongCall(f"{self.path} is not a run: it has no config.yaml; name the directory that kova train made")
         return RunConfig.from_yaml(self.config_file)
 
     def write_status(self, state: str, **details: Any) -> None:
@@ -90,7 +104,9 @@ class RunDirectory:
         for file in draft.iterdir():
             _sync(file)
         final = self.checkpoints / f"{step:010d}"
-        if not final.exists():
+        if final.exists():
+            shutil.rmtree(draft)
+        else:
             draft.rename(final)
             _sync(self.checkpoints)
         self._prune()
@@ -124,6 +140,7 @@ def write_whole(path: Path, text: str) -> None:
     """Replace a file at once, so that a reader sees the old or the new content and a kill leaves one of them."""
     draft = path.with_name(f".{path.name}.tmp")
     draft.write_text(text)
+    _sync(draft)
     draft.replace(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,19 +58,21 @@ def run(asked: Asked, *, resume: bool, console: Console) -> None:
         SystemExit: The user stopped it; it can be resumed.
     """
     config, directory = _resumed(asked) if resume else _new(asked)
-    label = f"{config.algo} {config.env} ({config.critic['optimizer']})"
+    label = f"{config.algo} on {config.env}, {config.steps:,} frames, seed {config.seed}"
     training = Training(config, directory, lambda: [ProgressBar(console, label, config.steps)])
     if not resume:
         directory.create(config)
-    if isinstance(training.model.critic_optimizer, KOVA):
-        console.print(f"critic: {training.model.critic_optimizer!r}", highlight=False)
+    optimizer = training.model.critic_optimizer
+    critic = repr(optimizer) if isinstance(optimizer, KOVA) else "Adam, the control arm"
+    console.print(f"critic: {critic}", highlight=False)
     try:
         training.run()
     except Interrupted:
         console.print(
             f"stopped at frame {training.model.num_timesteps:,} of {config.steps:,}; checkpoint written. Continue:\n"
-            f"  kova train --resume --run-dir {directory.path}",
+            f"  kova train --resume --run-dir {shlex.quote(str(directory.path))}",
             highlight=False,
+            soft_wrap=True,
         )
         raise SystemExit(130) from None
     _conclude(config, directory, console)
@@ -78,8 +81,7 @@ def run(asked: Asked, *, resume: bool, console: Console) -> None:
 def _new(asked: Asked) -> tuple[RunConfig, RunDirectory]:
     config = asked.config()
     directory = asked.directory(config)
-    if directory.path.exists():
-        raise WrongCall(f"{directory.path} exists; continue it with --resume, or choose another --run-dir")
+    directory.check_free()
     return config, directory
 
 
@@ -90,18 +92,24 @@ def _resumed(asked: Asked) -> tuple[RunConfig, RunDirectory]:
         )
     directory = RunDirectory(asked.run_dir) if asked.run_dir else asked.directory(asked.config())
     if not directory.path.is_dir():
-        raise WrongCall(f"{directory.path} does not exist: there is nothing to resume")
+        raise WrongCall(f"{directory.path} does not exist: there is nothing to resume; leave --resume out to start it")
     config = directory.config()
     given = {"algo": asked.algo, "env": asked.env, "preset": asked.preset, "steps": asked.steps, "seed": asked.seed}
     for name, value in given.items():
+        # More frames would be another run: the schedules go by them.
         if value is not None and value != getattr(config, name):
-            raise WrongCall(f"{directory.path} was started with {name} = {getattr(config, name)}, not {value}")
+            raise WrongCall(
+                f"{directory.path} was started with {name} = {getattr(config, name)}, not {value}; leave it out"
+            )
     if asked.critic not in (None, config.critic["optimizer"]):
         raise WrongCall(
-            f"{directory.path} was started with the critic {config.critic['optimizer']}, not {asked.critic}"
+            f"{directory.path} was started with the critic {config.critic['optimizer']}, not {asked.critic}; "
+            "leave it out"
         )
     if asked.settings and config.with_overrides(asked.settings) != config:
-        raise WrongCall(f"{directory.path} was started with other settings; a resumed run keeps its own")
+        raise WrongCall(
+            f"{directory.path} was started with other settings, and a resumed run keeps its own; leave --set out"
+        )
     directory.discard_drafts()
     return config, directory
 
@@ -129,5 +137,5 @@ def _conclude(config: RunConfig, directory: RunDirectory, console: Console) -> N
     if episode.mean is not None and episode.stddev is not None:
         table.add_row("value of its first state", f"{episode.mean[0]:.2f} ± {2 * episode.stddev[0]:.2f} (2σ)")
     table.add_row("learning curve", str(picture))
-    table.add_row("play it", f"kova eval {directory.path}")
     console.print(table, highlight=False)
+    console.print(f" play it: kova eval {shlex.quote(str(directory.path))}", highlight=False, soft_wrap=True)

@@ -14,6 +14,8 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -21,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from kova.errors import CovarianceTooLarge
 from kova.experiments import environments
-from kova.experiments.config import ALGORITHMS, RunConfig, WrongCall
+from kova.experiments.config import ALGORITHMS, RunConfig, WrongCall, one_line
 from kova.experiments.expressions import resolve
 from kova.experiments.logs import STEP, MonitorCSV, make_logger
 from kova.experiments.run_directory import RunDirectory
@@ -45,7 +47,10 @@ def build(config: RunConfig, env: VecEnv) -> CriticMixin:
         WrongCall: The settings do not go together, or not with the environment.
     """
     algorithm = ALGORITHMS[config.algo]
+    _check_actions(config, env)
     settings = resolve(config.algorithm)
+    if isinstance(settings.get("train_freq"), list):
+        settings["train_freq"] = tuple(settings["train_freq"])
     if issubclass(algorithm, OffPolicyAlgorithm):
         # More room than there are frames would only make checkpoints larger.
         settings["buffer_size"] = min(settings.get("buffer_size", 1_000_000), config.steps)
@@ -66,16 +71,26 @@ def build(config: RunConfig, env: VecEnv) -> CriticMixin:
             **settings,
         )
     except CovarianceTooLarge as error:
-        raise WrongCall(str(error)) from error
-    except (AssertionError, TypeError, ValueError) as error:
-        raise WrongCall(f"{config.algo} on {config.env}: {_one_line(error)}") from error
+        raise WrongCall(f"critic.covariance: {one_line(error)}") from error
+    except Exception as error:
+        # Upstream refuses what it cannot do with errors of many kinds; nothing has been trained or written yet.
+        raise WrongCall(f"{config.algo} on {config.env}: {one_line(error)}") from error
 
 
-def _action_noise(sigma: object, env: VecEnv) -> NormalActionNoise | None:
+def _check_actions(config: RunConfig, env: VecEnv) -> None:
+    """Name the algorithms that do, where the actions are of a kind that this one does not take."""
+    discrete = isinstance(env.action_space, spaces.Discrete)
+    if config.algo == "dqn" and not discrete:
+        raise WrongCall(
+            f"dqn needs a choice of actions and {config.env} has continuous ones; use ppo, trpo, a2c or ddpg"
+        )
+    if config.algo == "ddpg" and not isinstance(env.action_space, spaces.Box):
+        raise WrongCall(f"ddpg needs continuous actions and {config.env} has a choice; use ppo, trpo, a2c or dqn")
+
+
+def _action_noise(sigma: float | None, env: VecEnv) -> NormalActionNoise | None:
     if sigma is None:
         return None
-    if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not sigma >= 0:
-        raise WrongCall(f"algorithm.action_noise is the standard deviation of the noise, a number >= 0, got {sigma!r}")
     size = env.action_space.shape or (1,)
     return NormalActionNoise(np.zeros(size), np.full(size, float(sigma)))
 
@@ -102,7 +117,7 @@ class Training:
             self.env = environments.normalized(environments.make(config), config)
             self.model = build(config, self.env)
         else:
-            self.model, self.env = load(config, checkpoint)
+            self.model, self.env = load(config, checkpoint, to_train=True)
 
     def run(self) -> CriticMixin:
         """Train to the end and return the model.
@@ -111,7 +126,7 @@ class Training:
             Interrupted: Ctrl-C; a checkpoint was written.
         """
         done = self.model.num_timesteps
-        logger = make_logger(self.directory.path, done)
+        logger, progress = make_logger(self.directory.path, done)
         self.model.set_logger(logger)
         monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)
         callbacks = [monitor, *self._watch()]
@@ -120,10 +135,15 @@ class Training:
                 while self.model.num_timesteps < self.config.steps and not self._interrupted:
                     self._status("running")
                     self._train_part(callbacks)
+                    # Before the checkpoint: a resumed run goes on after it and will not log these frames again.
+                    progress.flush()
                     monitor.flush()
                     self._checkpoint()
+        except KeyboardInterrupt:
+            self._status("interrupted")
+            raise
         except BaseException as error:
-            self._status("failed", error=_one_line(error))
+            self._status("failed", error=f"{type(error).__name__}: {one_line(error)}")
             raise
         finally:
             for callback in callbacks[1:]:
@@ -157,6 +177,7 @@ class Training:
             if isinstance(self.env, VecNormalize):
                 self.env.save(str(folder / NORMALIZATION))
             if isinstance(self.model, OffPolicyAlgorithm):
+                _end_trajectory(self.model)
                 self.model.save_replay_buffer(folder / REPLAY)
 
     def _status(self, state: str, **details: Any) -> None:
@@ -198,30 +219,46 @@ class _Stop(BaseCallback):
         return not self._interrupted()
 
 
-def load(config: RunConfig, checkpoint: Path, render_mode: str | None = None) -> tuple[CriticMixin, VecEnv]:
-    """Return model and environment of a checkpoint.
+def load(
+    config: RunConfig, checkpoint: Path, render_mode: str | None = None, *, to_train: bool = False
+) -> tuple[CriticMixin, VecEnv]:
+    """Return model and environment of a checkpoint, with its replay buffer if it is ``to_train``.
 
     Raises:
         WrongCall: It cannot be read.
     """
     saved = checkpoint / NORMALIZATION
+    if not saved.exists() and (config.normalize_observations or config.normalize_rewards):
+        raise WrongCall(f"the checkpoint {checkpoint} has no {NORMALIZATION}; {_way_out(checkpoint)}")
     try:
         env = environments.normalized(environments.make(config, render_mode), config, saved if saved.exists() else None)
-        model = ALGORITHMS[config.algo].load(checkpoint / MODEL, env=env, device="cpu")
-        if isinstance(model, OffPolicyAlgorithm) and (checkpoint / REPLAY).exists():
+        model = ALGORITHMS[config.algo].load(checkpoint / MODEL, env=env, device=config.algorithm.get("device", "cpu"))
+        if isinstance(model, OffPolicyAlgorithm) and to_train:
             model.load_replay_buffer(checkpoint / REPLAY)
     except WrongCall:
         raise
     except Exception as error:
-        raise WrongCall(f"the checkpoint {checkpoint} cannot be read: {_one_line(error)}") from error
+        raise WrongCall(
+            f"the checkpoint {checkpoint} cannot be read: {one_line(error)}; {_way_out(checkpoint)}"
+        ) from error
     return model, env
+
+
+def _way_out(checkpoint: Path) -> str:
+    older = sorted(path.name for path in checkpoint.parent.glob("[0-9]*") if path.name < checkpoint.name)
+    if older:
+        return f"delete that folder to go on from {older[-1]}"
+    return "there is no older one: start the run anew in another --run-dir"
+
+
+def _end_trajectory(model: OffPolicyAlgorithm) -> None:
+    """Mark where the environment is about to be reset, so that no n-step return runs across."""
+    buffer = model.replay_buffer
+    if isinstance(buffer, ReplayBuffer) and (buffer.pos or buffer.full):
+        last = (buffer.pos - 1) % buffer.buffer_size
+        buffer.timeouts[last] = np.maximum(buffer.timeouts[last], 1.0 - buffer.dones[last])
 
 
 def part_seed(seed: int, frame: int) -> int:
     """Return the seed of the part that begins at a frame."""
     return int(np.random.SeedSequence([seed, frame]).generate_state(1)[0] % 2**31)
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text or type(error).__name__

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import stable_baselines3
+import torch
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.utils import polyak_update
 from torch import Tensor
@@ -42,8 +43,12 @@ class DDPG(OffPolicyCritic, stable_baselines3.DDPG):
         self.critic_optimizer = self._make_critic_optimizer(self.critic, action_value)
 
     def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
-        actions = self.actor_target(batch.next_observations).clamp(-1, 1)
-        return action_value(self.critic_target, (batch.next_observations, actions))
+        return action_value(self.critic_target, (batch.next_observations, self._next_actions(batch)))
+
+    @torch.no_grad()
+    def _next_actions(self, batch: ReplayBufferSamples) -> Tensor:
+        actions: Tensor = self.actor_target(batch.next_observations)
+        return actions.clamp(-1, 1)
 
     def _follow(self, batch: ReplayBufferSamples) -> None:
         """Move the actor uphill on Q, and the target networks after both."""

@@ -25,6 +25,10 @@ class DQN(OffPolicyCritic, stable_baselines3.DQN):
         values: Tensor = self.q_net_target(batch.next_observations)
         return values.amax(dim=1, keepdim=True)
 
+    def _next_actions(self, batch: ReplayBufferSamples) -> Tensor:
+        values: Tensor = self.q_net_target(batch.next_observations)
+        return values.argmax(dim=1, keepdim=True)
+
     def _update_learning_rates(self) -> None:
         self._update_learning_rate(self.policy.optimizer)
 

@@ -12,6 +12,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor
 from torch.distributions import Normal
 
+from kova.optimizer import KOVA
 from kova.report import StepReport
 from kova.sb3.adam import AdamCritic, AdamReport
 from kova.sb3.critic import CriticMixin
@@ -32,15 +33,15 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
             self._n_updates += 1
             batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
             inputs: Any = (batch.observations, batch.actions)
-            reports.append(self._fit(inputs, self._labels(batch)))
+            reports.append(self._fit(inputs, batch))
             self._follow(batch)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         if reports:
             self._record_loss(2.0 * self._record_reports(reports))
 
-    def _fit(self, inputs: Any, labels: Tensor) -> StepReport | AdamReport:
+    def _fit(self, inputs: Any, batch: ReplayBufferSamples) -> StepReport | AdamReport:
         """Take one step of the critic's optimizer."""
-        optimizer = self.critic_optimizer
+        optimizer, labels = self.critic_optimizer, self._labels(batch)
         if isinstance(optimizer, AdamCritic):
             return optimizer.step(inputs, labels)
         critic, observation_fn = optimizer.observation.module, optimizer.observation.function
@@ -49,7 +50,7 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
                 observation_fn(critic, inputs)
         # h must be the same function for every sample of a batch.
         critic.eval()
-        report = optimizer.step(inputs, labels)
+        report = optimizer.step(inputs, labels, next_variance=self._next_variance(batch, optimizer))
         critic.train()
         return report
 
@@ -63,6 +64,18 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
     def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
         """Return the value of s' under the target network, (N, 1)."""
 
+    def _next_variance(self, batch: ReplayBufferSamples, optimizer: KOVA) -> Tensor | None:
+        """Return the filter's own variance of the value each label bootstraps from, (N,), if its noise model asks."""
+        if not optimizer.noise.needs_next_variance:
+            return None
+        following: Any = (batch.next_observations, self._next_actions(batch))
+        variance: Tensor = optimizer.predict(following).variance
+        return variance * (1 - batch.dones.flatten())
+
+    @abstractmethod
+    def _next_actions(self, batch: ReplayBufferSamples) -> Tensor:
+        """Return the actions in s' whose value the labels bootstrap from, (N, size)."""
+
     @abstractmethod
     def _update_learning_rates(self) -> None:
         """Follow the schedule and log it."""
@@ -74,12 +87,15 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
     def _follow(self, batch: ReplayBufferSamples) -> None:
         """Improve the policy on the critic just updated."""
 
-    def predict_value(self, observation: np.ndarray | dict[str, np.ndarray], action: np.ndarray) -> Normal:
+    def predict_value(
+        self, observation: np.ndarray | dict[str, np.ndarray], action: np.ndarray, *, calibrated: bool = False
+    ) -> Normal:
         """Return the distribution of Q(s, a) under the posterior, one Normal of shape (N,).
 
         Args:
             observation: One or N observations, as ``predict`` takes them.
             action: One or N actions, as ``predict`` returns them.
+            calibrated: Put the variance on the scale of the labels seen; see :meth:`kova.KOVA.predict`.
 
         Raises:
             TypeError: The critic is the Adam control, which keeps no uncertainty.
@@ -87,7 +103,7 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
         self.policy.set_training_mode(False)
         observations: Any = self.policy.obs_to_tensor(observation)[0]
         actions = torch.as_tensor(self._stored_actions(np.asarray(action)), device=self.device)
-        return self._filter().predict((observations, actions))
+        return self._filter().predict((observations, actions), calibrated=calibrated)
 
     @abstractmethod
     def _stored_actions(self, action: np.ndarray) -> np.ndarray:

@@ -117,18 +117,19 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         difference = (batch.old_log_prob - log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         return difference.exp(), (-log_prob if entropy is None else entropy).mean()
 
-    def predict_value(self, observation: np.ndarray | dict[str, np.ndarray]) -> Normal:
+    def predict_value(self, observation: np.ndarray | dict[str, np.ndarray], *, calibrated: bool = False) -> Normal:
         """Return the distribution of V(s) under the posterior, one Normal of shape (N,).
 
         Args:
             observation: One or N observations, as ``predict`` takes them.
+            calibrated: Put the variance on the scale of the labels seen; see :meth:`kova.KOVA.predict`.
 
         Raises:
             TypeError: The critic is the Adam control, which keeps no uncertainty.
         """
         self.policy.set_training_mode(False)
         inputs: Any = self.policy.obs_to_tensor(observation)[0]
-        return self._filter().predict(inputs)
+        return self._filter().predict(inputs, calibrated=calibrated)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed everything upstream seeds, and the order of the critic's minibatches."""

@@ -179,7 +179,7 @@ def test_max_ratio_noise_needs_a_policy_with_probabilities(algorithm):
 
 @pytest.mark.parametrize("algorithm", ALL)
 def test_the_filter_carries_over_between_calls_of_learn(algorithm):
-    model = make(algorithm).learn(ENOUGH)
+    model = make(algorithm, critic_kwargs={"evolution": kova.FadingMemory(0.01)}).learn(ENOUGH)
     optimizer, steps = model.critic_optimizer, model.critic_optimizer.steps
     assert steps > 0
     before, starts = snapshot(model)["critic_optimizer"], []
@@ -221,3 +221,19 @@ def test_epochs_and_batch_size_of_the_critic(algorithm):
 def test_counts_are_checked(name):
     with pytest.raises(ValueError, match=name):
         make(PPO, **{name: -1})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env"), [(kova.sb3.DQN, "CartPole-v1"), (kova.sb3.DDPG, "Pendulum-v1")], ids=["dqn", "ddpg"]
+)
+def test_the_noise_may_know_the_variance_of_the_bootstrap(algorithm, env):
+    settings = {"evolution": kova.FadingMemory(0.01), "noise": kova.InverseVariance(1.0, gamma=0.99)}
+    model = algorithm(
+        "MlpPolicy", env, learning_starts=50, seed=0, policy_kwargs={"net_arch": [8]}, critic_kwargs=settings
+    )
+    seen = []
+    model.critic_optimizer.register_step_pre_hook(lambda _, args, kwargs: seen.append(kwargs["next_variance"]))
+    model.learn(100)
+    assert seen
+    assert all(bool((variance >= 0).all()) and bool((variance > 0).any()) for variance in seen)
+    assert model.critic_optimizer.steps == len(seen)

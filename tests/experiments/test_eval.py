@@ -1,0 +1,89 @@
+"""``kova eval``, the video and the pictures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from kova.cli import app
+from kova.experiments import video
+from kova.experiments.evaluation import Episode, mean_and_interval
+
+runner = CliRunner()
+
+# imageio leaves the pipe to its encoder to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module", params=["kova", "adam"])
+def trained(request, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("eval") / "run"
+    arguments = ["--steps", "128", "--critic", request.param, "--run-dir", str(run)]
+    sizes = ["--set", "algorithm.n_steps=64", "--set", "algorithm.batch_size=64"]
+    result = runner.invoke(app, ["train", "ppo", "CartPole-v1", *arguments, *sizes])
+    assert result.exit_code == 0, result.output
+    assert max(len(line) for line in result.output.splitlines()) <= 80
+    assert f"kova eval {run}" in result.output
+    return run
+
+
+def test_eval_prints_the_mean_and_writes_a_video_that_plays(trained: Path, tmp_path: Path):
+    path = tmp_path / "new" / "play.mp4"
+    result = runner.invoke(app, ["eval", str(trained), "--episodes", "3", "--video", str(path)])
+    assert result.exit_code == 0, result.output
+    found = re.search(r"return (\d+\.\d) ± (\d+\.\d) \(95 % interval\), 3 episodes", result.output)
+    assert found, result.output
+    with imageio.get_reader(path) as reader:
+        frames = [np.asarray(frame) for frame in reader]
+        assert reader.get_meta_data()["fps"] == 50
+    assert 8 <= len(frames) <= 500
+    # CartPole draws 400 lines; the strip is below.
+    assert {frame.shape for frame in frames} == {(frames[0].shape[0], 600, 3)}
+    strips = [frame[400:] for frame in frames]
+    assert strips[0].shape[0] >= 100
+    orange = [(np.abs(strip.astype(int) - video.BAND).sum(2) < 60).mean() for strip in strips]
+    # Below the text only the cursor has more green than red.
+    green = [np.argmax((strip[60:, :, 1].astype(int) - strip[60:, :, 0]).sum(0)) for strip in strips]
+    if "optimizer: kova" in (trained / "config.yaml").read_text():
+        assert min(orange) > 0.05
+        assert green[0] < 40
+        assert green[-1] > 560
+    else:
+        assert max(orange) == 0.0
+    assert [item.name for item in path.parent.iterdir()] == ["play.mp4"]
+
+
+def test_eval_repeats_itself(trained: Path):
+    outputs = {runner.invoke(app, ["eval", str(trained), "--episodes", "2"]).output for _ in range(2)}
+    assert len(outputs) == 1
+
+
+def test_a_picture_of_any_size_gets_a_strip(tmp_path: Path):
+    for width in (33, 210, 1201):
+        frames = [np.zeros((21, width, 3), np.uint8)] * 2
+        episode = Episode(1.0, np.ones(2), np.array([1.0, 2.0]), np.array([0.5, 0.5]), frames)
+        video.write(tmp_path / "any.mp4", episode, fps=10)
+        with imageio.get_reader(tmp_path / "any.mp4") as reader:
+            assert reader.count_frames() == 2
+            assert reader.get_data(0).shape[1] == width + width % 2
+
+
+def test_the_interval_is_students():
+    mean, half = mean_and_interval([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert half == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
+    assert np.isnan(mean_and_interval([1.0])[1])
+
+
+def test_the_learning_curve_is_a_picture(trained: Path):
+    picture = np.asarray(imageio.imread(trained / "curves.png"))
+    assert picture.shape[0] == 480
+    assert not list(trained.glob(".*"))

@@ -1,0 +1,160 @@
+"""A run that is killed at any moment goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import killed_runs
+import pytest
+from killed_runs import DQN, PPO, assert_same, assert_whole, finish, start, wait_for
+
+RESUME = ["--resume", "--run-dir"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    # The order of additions, hence every bit, depends on the number of threads.
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    yield
+    if before is None:
+        del os.environ["OMP_NUM_THREADS"]
+
+
+class Uninterrupted:
+    """A run that was left alone, and how long it took."""
+
+    def __init__(self, arguments: list[str], path: Path) -> None:
+        self.arguments, self.path, self.out = arguments, path, path.with_suffix(".out")
+        process = start([*arguments, "--run-dir", str(path)], self.out)
+        wait_for(path / "config.yaml", process)
+        begin = time.perf_counter()
+        wait_for(path / "curves.png", process)
+        self.training_seconds = time.perf_counter() - begin
+        process.join(60)
+        assert process.exitcode == 0, self.out.read_text()
+
+
+@pytest.fixture(scope="module")
+def ppo(tmp_path_factory) -> Uninterrupted:
+    return Uninterrupted(PPO, tmp_path_factory.mktemp("ppo") / "whole")
+
+
+@pytest.fixture(scope="module")
+def dqn(tmp_path_factory) -> Uninterrupted:
+    return Uninterrupted(DQN, tmp_path_factory.mktemp("dqn") / "whole")
+
+
+def kill_once(whole: Uninterrupted, run: Path, moment: float) -> bool:
+    """Kill a run ``moment`` seconds after its directory appeared; say whether it was still running."""
+    process = start([*whole.arguments, "--run-dir", str(run)], run.with_suffix(".out"))
+    wait_for(run / "config.yaml", process)
+    time.sleep(moment)
+    process.kill()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+def kill_and_resume(whole: Uninterrupted, folder: Path, kills: int, seed: int) -> None:
+    choose, done = random.Random(seed), 0
+    while done < kills:
+        run = folder / f"killed{done}"
+        if kill_once(whole, run, choose.uniform(0.0, whole.training_seconds)):
+            assert_whole(run)
+            finish([*RESUME, str(run)], run.with_suffix(".out"))
+            assert_same(run, whole.path)
+            done += 1
+        else:
+            # It was faster than the kill.
+            shutil.rmtree(run)
+
+
+def test_two_kills_of_ppo_change_nothing(ppo: Uninterrupted, tmp_path: Path):
+    kill_and_resume(ppo, tmp_path, kills=2, seed=1)
+
+
+def test_a_kill_of_dqn_changes_nothing(dqn: Uninterrupted, tmp_path: Path):
+    kill_and_resume(dqn, tmp_path, kills=1, seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_twenty_kills_change_nothing(algorithm: str, request, tmp_path: Path):
+    kill_and_resume(request.getfixturevalue(algorithm), tmp_path, kills=20, seed=3)
+
+
+# The kills that time would hardly ever hit: just before and just after something is moved into its place. The first
+# move is that of the new directory.
+@pytest.mark.parametrize(("move", "after"), [(1, True), (6, False)])
+def test_a_kill_at_a_move_changes_nothing(ppo: Uninterrupted, move: int, after: bool, tmp_path: Path):
+    check_kill_at_move(ppo, move, after, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("move", range(2, 26))
+def test_a_kill_at_every_move_changes_nothing(ppo: Uninterrupted, move: int, after: bool, tmp_path: Path):
+    check_kill_at_move(ppo, move, after, tmp_path)
+
+
+def check_kill_at_move(whole: Uninterrupted, move: int, after: bool, folder: Path) -> None:
+    run = folder / "run"
+    process = start([*whole.arguments, "--run-dir", str(run)], folder / "out", move, after)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert_whole(run)
+    finish([*RESUME, str(run)], folder / "out")
+    assert_same(run, whole.path)
+
+
+def test_a_run_killed_again_and_again_ends_the_same(ppo: Uninterrupted, tmp_path: Path):
+    run = tmp_path / "run"
+    arguments = [*ppo.arguments, "--run-dir", str(run)]
+    for move in (10, 8):
+        process = start(arguments, tmp_path / "out", move)
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+        assert_whole(run)
+        arguments = [*RESUME, str(run)]
+    finish(arguments, tmp_path / "out")
+    assert_same(run, ppo.path)
+
+
+def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path: Path):
+    run, out = tmp_path / "run", tmp_path / "out"
+    arguments = [*PPO, "--steps", "100000", "--set", "checkpoint_every=100000", "--run-dir", str(run)]
+    process = start(arguments, out)
+    wait_for(run / "progress.csv", process)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    process.join(60)
+    assert process.exitcode == 130
+    status = json.loads((run / "status.json").read_text())
+    assert status["state"] == "interrupted"
+    assert f"kova train --resume --run-dir {run}" in out.read_text()
+    assert "Traceback" not in out.read_text()
+    checkpoint, *others = (run / "checkpoints").iterdir()
+    assert not others
+    assert int(checkpoint.name) == status["step"] > 0
+
+    process = start([*RESUME, str(run)], out)
+    wait_for_frame(run, status["step"] + 1)
+    os.kill(process.pid or 0, signal.SIGINT)
+    process.join(60)
+    assert process.exitcode == 130
+    assert json.loads((run / "status.json").read_text())["step"] > status["step"]
+
+
+def wait_for_frame(run: Path, frame: int) -> None:
+    for _ in range(4000):
+        rows = killed_runs._rows(run / "monitor.csv")
+        if rows and int(rows[-1]["step"]) >= frame:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{run} did not come to frame {frame}")

@@ -1,0 +1,98 @@
+"""Settings are read as data, whole and never as code."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import kova
+from kova.experiments import ranges
+from kova.experiments.config import ALGORITHMS, RunConfig, WrongCall, settable
+from kova.experiments.expressions import resolve
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("FadingMemory(0.1)", kova.FadingMemory(0.1)),
+        ("FadingMemory(eta=0.1)", kova.FadingMemory(eta=0.1)),
+        ("PriorRelaxation(0.02)", kova.PriorRelaxation(0.02)),
+        ("MaxRatio()", kova.MaxRatio()),
+        ("float64", torch.float64),
+        ("ReLU", nn.ReLU),
+        ("inf", math.inf),
+        ("full", "full"),
+        ([1, "Tanh"], [1, nn.Tanh]),
+        ({"pi": [64]}, {"pi": [64]}),
+        (3, 3),
+        (None, None),
+    ],
+)
+def test_a_text_stands_for(text, value):
+    assert resolve(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('touch broken')",
+        "open('broken', 'w')",
+        "FadingMemory(open('broken', 'w'))",
+        "FadingMemory(*[0.1])",
+        "FadingMemory(**{'eta': 0.1})",
+        "(lambda: 0)()",
+        "FadingMemory(0.1) + 1",
+        "FadingMemory(0.1",
+        "FadingMemory({[]: 1})",
+        "FadingMemory(" + "(" * 300 + "1" + ")" * 300 + ")",
+        "FadingMemory('\0')",
+    ],
+)
+def test_code_is_refused_and_not_run(text: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"cannot be read|is unknown|not a number"):
+        resolve(text)
+    config = RunConfig.from_preset("ppo", "CartPole-v1")
+    with pytest.raises(WrongCall):
+        config.with_overrides([f"critic.evolution={text}"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("assignment", "section", "name", "value"),
+    [
+        ("steps=1e6", None, "steps", 1_000_000),
+        ("algorithm.learning_rate=3e-4", "algorithm", "learning_rate", 3e-4),
+        ("algorithm.gamma=1", "algorithm", "gamma", 1),
+        ("normalize_rewards=false", None, "normalize_rewards", False),
+        ("algorithm.target_kl=null", "algorithm", "target_kl", None),
+        ("policy.net_arch=[32, 16]", "policy", "net_arch", [32, 16]),
+        ("policy.net_arch={pi: [8], vf: [16]}", "policy", "net_arch", {"pi": [8], "vf": [16]}),
+        (" critic.noise = ConstantNoise(2.0)", "critic", "noise", "ConstantNoise(2.0)"),
+    ],
+)
+def test_an_override_is_read(assignment, section, name, value):
+    config = RunConfig.from_preset("ppo", "CartPole-v1").with_overrides([assignment])
+    found = getattr(config, section)[name] if section else getattr(config, name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_configuration_survives_its_file(algo: str, tmp_path: Path):
+    config = RunConfig.from_preset(algo, "CartPole-v1").with_overrides(["critic.evolution=PriorRelaxation(0.02)"])
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    assert RunConfig.from_yaml(tmp_path / "config.yaml") == config
+
+
+def test_every_range_belongs_to_a_setting_and_every_upstream_setting_has_a_range():
+    known = {key for algo in ALGORITHMS for key in settable(algo)}
+    assert set(ranges.CHECKS) <= known
+    # The filter checks these itself; the critic's optimizer is checked with --critic.
+    others = {"prior_variance", "dtype", "memory_budget", "flop_budget", "optimizer"}
+    unchecked = {key for key in known if "." in key} - set(ranges.CHECKS)
+    assert unchecked <= {f"critic.{name}" for name in others}

@@ -1,0 +1,281 @@
+"""Every wrong call is answered by one line that says what to do, exit code 2, and nothing on the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from kova.cli import app
+
+runner = CliRunner()
+TINY = ["--steps", "32", "--set", "algorithm.n_steps=32", "--set", "algorithm.batch_size=32"]
+
+
+def sets(*assignments: str, algo: str = "ppo", env: str = "CartPole-v1") -> list[str]:
+    return ["train", algo, env, *(word for assignment in assignments for word in ("--set", assignment))]
+
+
+def assert_one_line(code: int, output: str, errors: str, says: tuple[str, ...]) -> None:
+    assert code == 2, errors or output
+    assert errors.startswith("kova: ")
+    assert errors.count("\n") == 1
+    assert "Traceback" not in errors + output
+    for words in says:
+        assert words in errors, errors
+
+
+WRONG = {
+    "an unknown command": (["fly"], "no such command 'fly'", "kova --help"),
+    "an unknown option": (["train", "--foo"], "--foo", "kova train --help"),
+    "an option without its value": (["train", "ppo", "CartPole-v1", "--seed"], "--seed"),
+    "an option that is no number": (["train", "ppo", "CartPole-v1", "--steps", "abc"], "--steps", "--help"),
+    "no algorithm": (["train"], "kova train ppo HalfCheetah-v4"),
+    "no environment": (["train", "ppo"], "kova train ppo HalfCheetah-v4"),
+    "too many words": (["train", "ppo", "CartPole-v1", "more"], "more"),
+    "an unknown algorithm": (["train", "pppo", "CartPole-v1"], "'pppo'", "did you mean 'ppo'?"),
+    "an algorithm like no other": (["train", "sarsa", "CartPole-v1"], "a2c, ddpg, dqn, ppo, trpo"),
+    "an unknown environment": (["train", "ppo", "HalfCheeta-v5"], "did you mean 'HalfCheetah-v5'?"),
+    "an environment like no other": (["train", "ppo", "Xyzzy-v0"], "'Xyzzy-v0'", "check its name"),
+    "an environment of no package": (["train", "ppo", "nopackage:Thing-v0"], "nopackage", "cannot be made"),
+    "dqn with continuous actions": (["train", "dqn", "Pendulum-v1"], "use ppo, trpo, a2c or ddpg"),
+    "ddpg with a choice of actions": (["train", "ddpg", "CartPole-v1"], "use ppo, trpo, a2c or dqn"),
+    "an unknown critic": (["train", "ppo", "CartPole-v1", "--critic", "foo"], "kova or adam", "'foo'"),
+    "an unknown preset": (["train", "ppo", "CartPole-v1", "--preset", "papr"], "did you mean 'paper'?"),
+    "the paper's dqn": (["train", "dqn", "CartPole-v1", "--preset", "paper"], "it has ppo, trpo"),
+    "the paper's CartPole": (["train", "ppo", "CartPole-v1", "--preset", "paper"], "HalfCheetah-v4"),
+    "no frames": (["train", "ppo", "CartPole-v1", "--steps", "0"], "steps must be an integer >= 1, got 0"),
+    "a negative seed": (["train", "ppo", "CartPole-v1", "--seed", "-1"], "seed must be", "-1"),
+    "a seed too large": (["train", "ppo", "CartPole-v1", "--seed", str(2**32)], "seed must be"),
+    "no =": (sets("foo"), "'foo' is not key=value"),
+    "no key": (sets("=3"), "is not key=value"),
+    "an unknown key": (sets("algorithm.n_stps=64"), "did you mean 'algorithm.n_steps'?"),
+    "a key without its section": (sets("n_steps=64"), "did you mean 'algorithm.n_steps'?"),
+    "a key of another algorithm": (sets("algorithm.tau=0.1"), "setting 'algorithm.tau' is unknown"),
+    "a setting that the run decides": (sets("algorithm.policy=CnnPolicy"), "setting 'algorithm.policy' is unknown"),
+    "a word for a number": (sets("algorithm.n_steps=abc"), "algorithm.n_steps must be an integer >= 1, got 'abc'"),
+    "half a step": (sets("algorithm.n_steps=64.5"), "algorithm.n_steps must be an integer >= 1, got 64.5"),
+    "a discount of 7": (sets("algorithm.gamma=7"), "algorithm.gamma must be a number from 0 to 1, got 7"),
+    "a discount of nan": (sets("algorithm.gamma=nan"), "algorithm.gamma must be a number from 0 to 1"),
+    "a negative rate": (sets("algorithm.learning_rate=-1e-3"), "algorithm.learning_rate must be a number > 0"),
+    "a rate that begins below 0": (sets("algorithm.learning_rate=linear(-1)"), "linear(-1)"),
+    "a rate of words": (sets("algorithm.learning_rate=linear(fast)"), "'fast' is not a number"),
+    "a flag that is a number": (sets("algorithm.use_sde=3"), "algorithm.use_sde must be true or false, got 3"),
+    "a minibatch of 1": (sets("algorithm.batch_size=1"), "batch_size"),
+    "an unknown device": (sets("algorithm.device=toaster"), "toaster"),
+    "unreadable text": (sets("algorithm.gamma=[1"), "algorithm.gamma='[1' cannot be read"),
+    "no copies": (sets("n_envs=0"), "n_envs must be an integer >= 1, got 0"),
+    "no distance of checkpoints": (sets("checkpoint_every=0"), "checkpoint_every must be an integer >= 1"),
+    "a flag that is a word": (sets("normalize_rewards=maybe"), "normalize_rewards must be true or false"),
+    "an unknown layer": (sets("policy.activation_fn=Tanhh"), "policy.activation_fn must be one of Tanh, ReLU"),
+    "layers of no width": (sets("policy.net_arch=[0]"), "policy.net_arch must be widths, as in [64, 64]"),
+    "a typo in a model": (sets("critic.evolution=FadingMemry(0.1)"), "did you mean 'FadingMemory'?"),
+    "a model out of range": (sets("critic.evolution=FadingMemory(2)"), "critic.evolution", "[0, 1)", "2"),
+    "a model without brackets": (sets("critic.evolution=FadingMemory"), "as in FadingMemory(0.01)"),
+    "a model with too much": (sets("critic.evolution=FadingMemory(0.1, 0.2, 0.3)"), "FadingMemory(0.1, 0.2, 0.3)"),
+    "a model of the other kind": (sets("critic.evolution=BatchSize()"), "critic.evolution must be a model of P_v"),
+    "negative noise": (sets("critic.noise=ConstantNoise(-1)"), "critic.noise", "-1"),
+    "negative noise of actions": (
+        sets("algorithm.action_noise=-0.1", algo="ddpg", env="Pendulum-v1"),
+        "algorithm.action_noise must be the noise's standard deviation, a number >= 0",
+    ),
+    "a ratio where there is none": (sets("critic.noise=MaxRatio()", algo="dqn"), "needs an on-policy algorithm"),
+    "a step too long": (sets("critic.step_size=1.5"), "critic.step_size must be a number > 0 and <= 1, got 1.5"),
+    "a negative variance": (sets("critic.prior_variance=-1"), "prior_variance", "-1"),
+    "a typo in a structure": (sets("critic.covariance=nueron"), "'nueron'", "neuron"),
+    "a covariance too large": (sets("critic.covariance=full", "critic.memory_budget=1000"), "critic.covariance"),
+    "code for a value": (sets("critic.evolution=__import__('os').system('true')"), "cannot be read"),
+    "code in a value": (sets("critic.evolution=FadingMemory(open('x'))"), "is not a number or a string"),
+    "stars in a value": (sets("critic.evolution=FadingMemory(**{'eta': 0.1})"), "cannot be read"),
+    "an object of YAML": (sets("algorithm.gamma=!!python/name:os.system"), "cannot be read"),
+    "the filter's setting for Adam": (
+        [*sets("critic.step_size=0.5"), "--critic", "adam"],
+        "critic.step_size is a setting of the Kalman critic",
+    ),
+    "to resume nothing": (["train", "--resume"], "say which run to resume"),
+    "to resume what is not there": (["train", "--resume", "--run-dir", "gone"], "gone does not exist", "--resume out"),
+    "to play what is not there": (["eval", "gone"], "gone is not a directory"),
+    "to play nothing": (["eval"], "missing argument", "kova eval --help"),
+    "no episodes": (["eval", "gone", "--episodes", "0"], "--episodes"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_call_is_one_line_and_leaves_nothing(name: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments, *says = WRONG[name]
+    result = runner.invoke(app, arguments, prog_name="kova")
+    assert_one_line(result.exit_code, result.stdout, result.stderr, tuple(says))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A small finished run with two checkpoints."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    arguments = ["--steps", "64", "--set", "checkpoint_every=32", "--run-dir", str(run)]
+    result = runner.invoke(app, ["train", "ppo", "CartPole-v1", *TINY, *arguments])
+    assert result.exit_code == 0, result.output
+    return run
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it to spoil."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_refused(folder: Path, arguments: list[str], *says: str) -> None:
+    before = files(folder)
+    result = runner.invoke(app, arguments, prog_name="kova")
+    assert_one_line(result.exit_code, result.stdout, result.stderr, says)
+    assert files(folder) == before
+
+
+def test_a_run_is_not_written_over(run: Path, tmp_path: Path):
+    again = ["train", "ppo", "CartPole-v1", *TINY, "--run-dir", str(run)]
+    assert_refused(tmp_path, again, "exists", "--resume", "another --run-dir")
+
+
+def test_a_folder_is_not_written_over(tmp_path: Path):
+    arguments = ["train", "ppo", "CartPole-v1", *TINY, "--run-dir", str(tmp_path)]
+    assert_refused(tmp_path, arguments, "exists and is not a run", "another --run-dir")
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path):
+    (tmp_path / "file").write_text("mine")
+    arguments = ["train", "ppo", "CartPole-v1", *TINY, "--run-dir", str(tmp_path / "file" / "run")]
+    assert_refused(tmp_path, arguments, "cannot be made", "another --run-dir")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (["--seed", "1"], "started with seed = 0, not 1"),
+        (["--steps", "128"], "started with steps = 64, not 128"),
+        (["--critic", "adam"], "started with the critic kova, not adam"),
+        (["--set", "algorithm.gamma=0.5"], "started with other settings"),
+        (["--set", "algorithm.gama=0.5"], "did you mean 'algorithm.gamma'?"),
+    ],
+)
+def test_a_resumed_run_keeps_its_settings(run: Path, tmp_path: Path, changed: list[str], says: str):
+    assert_refused(tmp_path, ["train", "--resume", "--run-dir", str(run), *changed], says)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("algo: [", "cannot be read"),
+        ("just words", "is not the configuration of a run"),
+        ("algo: ppo\nenv: CartPole-v1\nstpes: 3\n", "did you mean 'steps'?"),
+        ("algo: ppo\n", "does not name an algo and an env"),
+        ("algo: [ppo]\nenv: CartPole-v1\n", "algo must be a name"),
+        ("algo: ppo\nenv: CartPole-v1\nalgorithm: {gamma: 7}\n", "algorithm.gamma must be a number from 0 to 1"),
+        ("algo: ppo\nenv: CartPole-v1\ncritic: 5\n", "critic must be a mapping"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("command", [["train", "--resume", "--run-dir"], ["eval"]])
+def test_a_spoilt_configuration(run: Path, tmp_path: Path, content: str | bytes, says: str, command: list[str]):
+    (run / "config.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert_refused(tmp_path, [*command, str(run)], "config.yaml", says)
+
+
+def corrupt(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[: len(content) // 2] = b"\0" * (len(content) // 2)
+    path.write_bytes(bytes(content))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("spoil", [corrupt, truncate, Path.unlink], ids=["corrupt", "truncated", "missing"])
+@pytest.mark.parametrize("file", ["model.zip", "normalization.pkl"])
+@pytest.mark.parametrize("command", [["train", "--resume", "--run-dir"], ["eval"]], ids=["train", "eval"])
+def test_a_spoilt_checkpoint(run: Path, tmp_path: Path, spoil, file: str, command: list[str]):
+    spoil(run / "checkpoints" / "0000000064" / file)
+    says = ("0000000064", "delete that folder to go on from 0000000032")
+    assert_refused(tmp_path, [*command, str(run)], *says)
+
+
+def test_the_advice_about_a_spoilt_checkpoint_works(run: Path):
+    truncate(run / "checkpoints" / "0000000064" / "model.zip")
+    shutil.rmtree(run / "checkpoints" / "0000000064")
+    result = runner.invoke(app, ["train", "--resume", "--run-dir", str(run)])
+    assert result.exit_code == 0, result.output
+    assert (run / "checkpoints" / "0000000064" / "model.zip").exists()
+
+
+def test_no_checkpoint_to_play(run: Path, tmp_path: Path):
+    shutil.rmtree(run / "checkpoints")
+    assert_refused(tmp_path, ["eval", str(run)], "has no checkpoint yet", f"kova train --resume --run-dir {run}")
+
+
+def test_no_run_to_play(tmp_path: Path):
+    assert_refused(tmp_path, ["eval", str(tmp_path)], "is not a run: it has no config.yaml")
+    assert_refused(tmp_path, ["train", "--resume", "--run-dir", str(tmp_path)], "is not a run: it has no config.yaml")
+
+
+def test_a_video_of_another_kind(run: Path, tmp_path: Path):
+    assert_refused(tmp_path, ["eval", str(run), "--video", "x.gif"], "--video must name an .mp4 file", "x.mp4")
+
+
+def test_a_video_where_none_can_be(run: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("mine")
+    video = str(tmp_path / "file" / "x.mp4")
+    assert_refused(tmp_path, ["eval", str(run), "--episodes", "1", "--video", video], "cannot be written")
+
+
+BLOCKED = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {module!r}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Blocker())
+from kova.cli import app
+app({arguments!r})
+"""
+
+
+@pytest.mark.parametrize("module", ["stable_baselines3", "typer"])
+def test_a_missing_extra(module: str, tmp_path: Path):
+    code = BLOCKED.format(module=module, arguments=["train", "ppo", "CartPole-v1"])
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    says = (f"{module} is missing", 'pip install "kova-rl[experiments]"')
+    errors = result.stderr if result.stderr.startswith("kova: ") else f"kova: {result.stderr}"
+    assert_one_line(result.returncode, result.stdout, errors, says)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_real_command(tmp_path: Path):
+    kova = Path(sys.executable).with_name("kova")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [kova, "train", "ppo", "HalfCheeta-v5"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=60,
+    )
+    assert_one_line(result.returncode, result.stdout, result.stderr, ("did you mean",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_configuration_of_a_run_is_yaml(finished: Path):
+    content = yaml.safe_load((finished / "config.yaml").read_text())
+    assert content["algorithm"]["n_steps"] == 32
