@@ -383,6 +383,6 @@ def test_target_networks_are_saved(algorithm, name, tmp_path):
 
 @pytest.mark.parametrize("algorithm", DISCRETE)
 def test_a_covariance_that_does_not_fit_the_saved_one_is_named(algorithm, tmp_path):
-    make(algorithm).save(tmp_path / "model")
+    make(algorithm, critic_kwargs={"covariance": "neuron"}).save(tmp_path / "model")
     with pytest.raises(ValueError, match=r"checkpoint's covariance is .*neuron.* this optimizer's is .*diagonal"):
         algorithm.load(tmp_path / "model", critic_kwargs={"covariance": "diagonal"})
