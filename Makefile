@@ -14,8 +14,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
 
-demo: $(STAMP)  ## Evaluate a policy with KOVA and Adam side by side; pictures in ./demo
-	$(BIN)/python -m kova.experiments.policy_evaluation --out demo
+demo: $(STAMP)  ## Train PPO with a Kalman critic beside PPO with Adam; runs and picture in ./demo
+	$(BIN)/python -m kova.experiments.demo --out demo
 
 test: $(STAMP)  ## Lint, types and the fast tests
 	$(BIN)/ruff check .

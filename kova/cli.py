@@ -175,3 +175,17 @@ def bench_train(
     from kova.experiments import train_benchmark
 
     train_benchmark.run(out, env, steps, repeats, Console())
+
+
+@bench.command("values", epilog=_examples("kova bench values --seeds 3"))
+def bench_values(
+    out: Annotated[Path, typer.Option(help="Where values.json and the figures go.")] = Path("benchmarks/results"),
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions with other trajectories.")] = 3,
+) -> None:
+    """Judge values and error bars where the truth is known.
+
+    KOVA beside TD, LSTD, GPTD, KTD, XKTD and Adam on eight problems: error, calibration and time.
+    """
+    from kova.experiments import values_benchmark
+
+    values_benchmark.run(out, seeds, Console())

@@ -73,10 +73,10 @@ def value_trace(model: CriticMixin, observations: list[Any], actions: list[Any])
     else:
         batch = np.concatenate(observations)
     if isinstance(model, OnPolicyCritic):
-        value = model.predict_value(batch)
+        value = model.predict_value(batch, calibrated=True)
     else:
         assert isinstance(model, OffPolicyCritic)
-        value = model.predict_value(batch, np.concatenate(actions))
+        value = model.predict_value(batch, np.concatenate(actions), calibrated=True)
     return value.mean.double().numpy(), value.stddev.double().numpy()
 
 

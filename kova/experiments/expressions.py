@@ -34,6 +34,9 @@ CALLS: Mapping[str, Callable[..., Any]] = {
             kova.BatchSize,
             kova.MaxRatio,
             kova.ConstantNoise,
+            kova.InnovationNoise,
+            kova.InverseVariance,
+            kova.Robust,
         )
     },
     "linear": linear,
@@ -74,6 +77,10 @@ def _call(text: str) -> Any:
         node = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)") from None
+    return _called(node, text)
+
+
+def _called(node: ast.expr, text: str) -> Any:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)")
     name = node.func.id
@@ -92,6 +99,8 @@ def _call(text: str) -> Any:
 def _literal(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.Name) and node.id in NAMES:
         return NAMES[node.id]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
+        return _called(node, text)
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

@@ -96,3 +96,9 @@ def test_every_range_belongs_to_a_setting_and_every_upstream_setting_has_a_range
     others = {"prior_variance", "dtype", "memory_budget", "flop_budget", "optimizer"}
     unchecked = {key for key in known if "." in key} - set(ranges.CHECKS)
     assert unchecked <= {f"critic.{name}" for name in others}
+
+
+def test_a_model_may_hold_another():
+    assert resolve("Robust(BatchSize(2.0), c=5)") == kova.Robust(kova.BatchSize(2.0), 5.0)
+    with pytest.raises(ValueError, match="not a number"):
+        resolve("Robust(open('x'))")

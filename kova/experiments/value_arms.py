@@ -1,0 +1,181 @@
+"""The arms of the value benchmark: KOVA and its comparators, each with the settings it is allowed to choose from.
+
+What a method must be told and a user cannot know (a step size, a noise level) it may choose in hindsight, by its final
+error, from the values listed; KOVA estimates its noise and chooses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+import kova
+from kova.experiments import baselines
+from kova.experiments.baselines import Estimate, Learner, lambda_labels
+from kova.experiments.problems import Problem, Trajectory
+
+#: P_{0|0} of every Bayesian method: wide beside the weights of all problems.
+PRIOR_VARIANCE = 100.0
+#: Labels of one Kalman step at most.
+BATCH = 128
+STEP_SIZES = (0.01, 0.03, 0.1, 0.3)
+NOISES = (0.01, 0.1, 1.0, 10.0)
+LEARNING_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+
+
+class KovaLearner(Learner):
+    """KOVA on the λ-returns of each trajectory.
+
+    Args:
+        critic: Maps inputs (N, k) to (N, 1).
+        gamma: γ.
+        trace_decay: λ of the labels.
+        noise: P_n.
+        evolution: P_v.
+        prior_variance: p₀.
+        calibrated: Whether the reported variance is on the scale of the innovations.
+    """
+
+    def __init__(
+        self,
+        critic: nn.Module,
+        gamma: float,
+        trace_decay: float,
+        noise: kova.Noise,
+        evolution: kova.Evolution,
+        prior_variance: float,
+        *,
+        calibrated: bool = False,
+    ) -> None:
+        self.critic, self.gamma, self.trace_decay, self.calibrated = critic, gamma, trace_decay, calibrated
+        dtype = next(critic.parameters()).dtype
+        self.optimizer = kova.KOVA(
+            critic, covariance="full", prior_variance=prior_variance, evolution=evolution, noise=noise, dtype=dtype
+        )
+
+    def update(self, trajectory: Trajectory) -> None:
+        """Label the trajectory and condition on it."""
+        labels = lambda_labels(self.critic, trajectory, self.gamma, self.trace_decay)
+        for batch in torch.arange(len(trajectory)).split(BATCH):
+            self.optimizer.step(trajectory.inputs[batch], labels[batch])
+
+    def predict(self, inputs: Tensor) -> Estimate:
+        """Return the value and its variance."""
+        belief = self.optimizer.predict(inputs, calibrated=self.calibrated)
+        return Estimate(belief.mean, belief.variance)
+
+
+class ColouredKovaLearner(KovaLearner):
+    """KOVA on whole returns, told that they share their rewards: P_n = σ² H⁻¹H⁻ᵀ with H G = rewards.
+
+    The noise of a return is the discounted sum of the noise of the rewards after it. For a linear critic this is GPTD
+    with coloured noise; here any critic may stand in its place.
+
+    Args:
+        critic: Maps inputs (N, k) to (N, 1).
+        gamma: γ.
+        variance: σ² of one reward around its expectation.
+        evolution: P_v.
+        prior_variance: p₀.
+    """
+
+    def __init__(
+        self, critic: nn.Module, gamma: float, variance: float, evolution: kova.Evolution, prior_variance: float
+    ) -> None:
+        super().__init__(critic, gamma, 1.0, kova.ConstantNoise(variance), evolution, prior_variance)
+        self.variance = variance
+
+    def update(self, trajectory: Trajectory) -> None:
+        """Condition on every part of the trajectory at once."""
+        labels = lambda_labels(self.critic, trajectory, self.gamma, 1.0)
+        for batch in torch.arange(len(trajectory)).split(BATCH):
+            size = len(batch)
+            flows = (~trajectory.ends[batch]).to(labels.dtype)
+            H = torch.eye(size, dtype=labels.dtype) - self.gamma * torch.diag(flows[:-1], 1)
+            inverse = torch.linalg.solve_triangular(H, torch.eye(size, dtype=labels.dtype), upper=True)
+            covariance = self.variance * inverse @ inverse.T
+            self.optimizer.step(trajectory.inputs[batch], labels[batch], noise=(covariance + covariance.T) / 2)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method.
+
+    Attributes:
+        make: Builds it for a problem, a choice and a seed.
+        choices: Among which it may choose in hindsight.
+        network: Whether it learns from observations through a network, not from features.
+    """
+
+    make: Callable[[Problem, float, int], Learner]
+    choices: tuple[float, ...] = (0.0,)
+    network: bool = False
+
+
+def linear_critic(problem: Problem) -> nn.Module:
+    """Return V = φᵀθ with θ = 0."""
+    critic = nn.Linear(problem.dimension, 1, bias=False, dtype=torch.float64)
+    nn.init.zeros_(critic.weight)
+    return critic
+
+
+def network_critic(problem: Problem, seed: int) -> nn.Module:
+    """Return a tanh network with two hidden layers."""
+    width = problem.observations(problem.evaluation.states[:1]).shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = (nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+        return nn.Sequential(*layers).double()
+
+
+def _kova_linear(problem: Problem, _: float, __: int) -> Learner:
+    noise, evolution = kova.InnovationNoise(), kova.Static()
+    return KovaLearner(linear_critic(problem), problem.gamma, 1.0, noise, evolution, PRIOR_VARIANCE)
+
+
+def _kova_coloured(problem: Problem, variance: float, _: int) -> Learner:
+    return ColouredKovaLearner(linear_critic(problem), problem.gamma, variance, kova.Static(), PRIOR_VARIANCE)
+
+
+def _kova_network(problem: Problem, _: float, seed: int) -> Learner:
+    noise, evolution = kova.InnovationNoise(), kova.FadingMemory(0.001)
+    return KovaLearner(network_critic(problem, seed), problem.gamma, 1.0, noise, evolution, 1.0)
+
+
+ARMS: Mapping[str, Arm] = {
+    "KOVA": Arm(_kova_linear),
+    "KOVA, coloured noise": Arm(_kova_coloured, NOISES),
+    "KOVA, network": Arm(_kova_network, network=True),
+    "Adam, network": Arm(
+        lambda problem, rate, seed: baselines.AdamCritic(network_critic(problem, seed), problem.gamma, 1.0, rate, 10),
+        LEARNING_RATES,
+        network=True,
+    ),
+    "Adam": Arm(
+        lambda problem, rate, _: baselines.AdamCritic(linear_critic(problem), problem.gamma, 1.0, 10 * rate, 10),
+        LEARNING_RATES,
+    ),
+    "TD(0.8)": Arm(
+        lambda problem, size, _: baselines.TDLambda(problem.dimension, problem.gamma, 0.8, size), STEP_SIZES
+    ),
+    "LSTD(0)": Arm(lambda problem, _, __: baselines.LSTD(problem.dimension, problem.gamma, 0.0, 1e-6)),
+    "LSTD(1)": Arm(lambda problem, _, __: baselines.LSTD(problem.dimension, problem.gamma, 1.0, 1e-6)),
+    "GPTD": Arm(
+        lambda problem, noise, _: baselines.GPTD(problem.dimension, problem.gamma, noise, PRIOR_VARIANCE), NOISES
+    ),
+    "GPTD, coloured noise": Arm(
+        lambda problem, noise, _: baselines.ColouredGPTD(problem.dimension, problem.gamma, noise, PRIOR_VARIANCE),
+        NOISES,
+    ),
+    "KTD": Arm(lambda problem, noise, _: baselines.KTD(_zeros(problem), problem.gamma, noise, PRIOR_VARIANCE), NOISES),
+    "XKTD": Arm(
+        lambda problem, noise, _: baselines.XKTD(_zeros(problem), problem.gamma, noise, PRIOR_VARIANCE), NOISES
+    ),
+}
+
+
+def _zeros(problem: Problem) -> Tensor:
+    return torch.zeros(problem.dimension, dtype=torch.float64)
