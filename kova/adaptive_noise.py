@@ -21,6 +21,7 @@ class InnovationNoise(Noise):
 
     Innovations have variance v + R with v = diag(J P Jᵀ), so δ² - v estimates R, with weight (R/(v + R))²: nothing can
     be learned of the noise while the value itself is unknown. A batch is weighed by the estimate from those before it.
+    Labels must scatter independently: the returns of one episode share their rewards and look less noisy than they are.
 
     Args:
         initial: Variance of a label before anything was seen, > 0; it counts as ten samples.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.progress import track
 
 from kova.experiments import video as videos
 from kova.experiments.config import WrongCall
-from kova.experiments.evaluation import mean_and_interval, play
+from kova.experiments.evaluation import mean_and_interval, play, uncertainty_correlation
 from kova.experiments.run_directory import RunDirectory
 from kova.experiments.training import load
 
@@ -39,23 +40,31 @@ def run(path: Path, episodes: int, video: Path | None, seed: int, *, determinist
     model, env = load(config.changed(n_envs=1), checkpoint, None if video is None else "rgb_array")
     if video is not None and "rgb_array" not in env.get_attr("metadata")[0].get("render_modes", ()):
         raise WrongCall(f"{config.env} does not draw itself; leave --video out")
-    totals, lengths = [], []
+    played = []
     for index in track(range(episodes), "playing", console=console, transient=True):
         record = video is not None and index == 0
         episode = play(model, env, seed=seed + index, deterministic=deterministic, record=record)
-        totals.append(episode.total)
-        lengths.append(episode.length)
         if video is not None and record:
             fps = int(env.get_attr("metadata")[0].get("render_fps", DEFAULT_FPS))
             videos.write(video, episode, fps)
+        # Pictures are large and no longer needed.
+        played.append(replace(episode, frames=[]))
     env.close()
-    mean, half = mean_and_interval(totals)
+    mean, half = mean_and_interval([episode.total for episode in played])
     interval = f" ± {half:.1f} (95 % interval)" if episodes > 1 else ""
     console.print(
         f"{config.algo} on {config.env}, frame {model.num_timesteps:,}: return {mean:.1f}{interval}, "
-        f"{episodes} {'episodes' if episodes > 1 else 'episode'} of {sum(lengths) / episodes:.0f} frames",
+        f"{episodes} {'episodes' if episodes > 1 else 'episode'} of {sum(episode.length for episode in played) / episodes:.0f} frames",
         highlight=False,
         soft_wrap=True,
     )
+    correlation = uncertainty_correlation(played)
+    if correlation is not None:
+        rho, low, high = correlation
+        console.print(
+            f"rank correlation of the value's σ with |return - value|: {rho:.2f} (95 % interval {low:.2f} to {high:.2f})",
+            highlight=False,
+            soft_wrap=True,
+        )
     if video is not None:
         console.print(f"video: {video}", highlight=False)

@@ -17,6 +17,10 @@ from kova.sb3.on_policy import OnPolicyCritic
 
 Array = npt.NDArray[np.float64]
 
+#: Share of a return that may lie beyond a time limit for it still to count as known.
+UNKNOWN = 0.05
+RESAMPLES = 1_000
+
 
 @dataclass(frozen=True, eq=False)
 class Episode:
@@ -28,6 +32,7 @@ class Episode:
         mean: The critic's value at every frame, if it is a Kalman critic.
         stddev: Its standard deviation.
         frames: Pictures, if the environment renders.
+        known: Frames from the start whose return is known: all, or where a time limit cut the episode those far from it.
     """
 
     total: float
@@ -35,6 +40,7 @@ class Episode:
     mean: Array | None
     stddev: Array | None
     frames: list[npt.NDArray[np.uint8]]
+    known: int
 
     @property
     def length(self) -> int:
@@ -61,7 +67,11 @@ def play(model: CriticMixin, env: VecEnv, *, seed: int, deterministic: bool = Tr
             break
     mean, stddev = value_trace(model, observations, actions)
     total = float(infos[0]["episode"]["r"])
-    return Episode(total, _discounted(rewards, env, model.gamma), mean, stddev, frames)  # type: ignore[attr-defined]
+    gamma: float = model.gamma  # type: ignore[attr-defined]
+    known = len(rewards)
+    if infos[0].get("TimeLimit.truncated", False) and gamma < 1.0:
+        known = max(0, known - round(np.log(UNKNOWN) / np.log(gamma)))
+    return Episode(total, _discounted(rewards, env, gamma), mean, stddev, frames, known)
 
 
 def value_trace(model: CriticMixin, observations: list[Any], actions: list[Any]) -> tuple[Array | None, Array | None]:
@@ -86,6 +96,34 @@ def mean_and_interval(totals: list[float]) -> tuple[float, float]:
         return float(np.mean(totals)), float("nan")
     error = float(np.std(totals, ddof=1) / np.sqrt(len(totals)))
     return float(np.mean(totals)), error * float(stats.t.ppf(0.975, len(totals) - 1))
+
+
+def uncertainty_correlation(episodes: list[Episode]) -> tuple[float, float, float] | None:
+    """Return Spearman's rank correlation between σ(V) and |return - V|, and its 95 % interval.
+
+    The frames of an episode are not independent: the interval resamples whole episodes.
+
+    Returns:
+        Correlation, lower and upper end; none without an uncertainty or with fewer than two usable episodes.
+    """
+    pairs = [
+        np.stack([episode.stddev, np.abs(episode.realised - episode.mean)])[:, : episode.known]
+        for episode in episodes
+        if episode.mean is not None and episode.stddev is not None and episode.known > 1
+    ]
+    if len(pairs) < 2:
+        return None
+    rng = np.random.default_rng(0)
+    found = [_spearman([pairs[index] for index in rng.integers(len(pairs), size=len(pairs))]) for _ in range(RESAMPLES)]
+    low, high = np.nanquantile(found, [0.025, 0.975])
+    return _spearman(pairs), float(low), float(high)
+
+
+def _spearman(pairs: list[Array]) -> float:
+    deviations, errors = np.concatenate(pairs, axis=1)
+    if np.ptp(deviations) == 0.0:
+        return float("nan")
+    return float(stats.spearmanr(deviations, errors).statistic)
 
 
 def _discounted(rewards: list[float], env: VecEnv, gamma: float) -> Array:

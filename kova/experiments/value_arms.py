@@ -1,7 +1,7 @@
 """The arms of the value benchmark: KOVA and its comparators, each with the settings it is allowed to choose from.
 
 What a method must be told and a user cannot know (a step size, a noise level) it may choose in hindsight, by its final
-error, from the values listed; KOVA estimates its noise and chooses nothing.
+error, from the values listed; KOVA like the others.
 """
 
 from __future__ import annotations
@@ -68,38 +68,6 @@ class KovaLearner(Learner):
         return Estimate(belief.mean, belief.variance)
 
 
-class ColouredKovaLearner(KovaLearner):
-    """KOVA on whole returns, told that they share their rewards: P_n = σ² H⁻¹H⁻ᵀ with H G = rewards.
-
-    The noise of a return is the discounted sum of the noise of the rewards after it. For a linear critic this is GPTD
-    with coloured noise; here any critic may stand in its place.
-
-    Args:
-        critic: Maps inputs (N, k) to (N, 1).
-        gamma: γ.
-        variance: σ² of one reward around its expectation.
-        evolution: P_v.
-        prior_variance: p₀.
-    """
-
-    def __init__(
-        self, critic: nn.Module, gamma: float, variance: float, evolution: kova.Evolution, prior_variance: float
-    ) -> None:
-        super().__init__(critic, gamma, 1.0, kova.ConstantNoise(variance), evolution, prior_variance)
-        self.variance = variance
-
-    def update(self, trajectory: Trajectory) -> None:
-        """Condition on every part of the trajectory at once."""
-        labels = lambda_labels(self.critic, trajectory, self.gamma, 1.0)
-        for batch in torch.arange(len(trajectory)).split(BATCH):
-            size = len(batch)
-            flows = (~trajectory.ends[batch]).to(labels.dtype)
-            H = torch.eye(size, dtype=labels.dtype) - self.gamma * torch.diag(flows[:-1], 1)
-            inverse = torch.linalg.solve_triangular(H, torch.eye(size, dtype=labels.dtype), upper=True)
-            covariance = self.variance * inverse @ inverse.T
-            self.optimizer.step(trajectory.inputs[batch], labels[batch], noise=(covariance + covariance.T) / 2)
-
-
 @dataclass(frozen=True)
 class Arm:
     """A method.
@@ -131,24 +99,23 @@ def network_critic(problem: Problem, seed: int) -> nn.Module:
         return nn.Sequential(*layers).double()
 
 
-def _kova_linear(problem: Problem, _: float, __: int) -> Learner:
-    noise, evolution = kova.InnovationNoise(), kova.Static()
-    return KovaLearner(linear_critic(problem), problem.gamma, 1.0, noise, evolution, PRIOR_VARIANCE)
-
-
-def _kova_coloured(problem: Problem, variance: float, _: int) -> Learner:
-    return ColouredKovaLearner(linear_critic(problem), problem.gamma, variance, kova.Static(), PRIOR_VARIANCE)
-
-
-def _kova_network(problem: Problem, _: float, seed: int) -> Learner:
-    noise, evolution = kova.InnovationNoise(), kova.FadingMemory(0.001)
-    return KovaLearner(network_critic(problem, seed), problem.gamma, 1.0, noise, evolution, 1.0)
+def _kova(problem: Problem, variance: float, critic: nn.Module, trace_decay: float, prior: float) -> Learner:
+    # Labels that bootstrap move with the critic, and a network's linearisation with its weights: both age.
+    fixed = trace_decay == 1.0 and isinstance(critic, nn.Linear)
+    evolution = kova.Static() if fixed else kova.FadingMemory(0.01)
+    return KovaLearner(critic, problem.gamma, trace_decay, kova.ConstantNoise(variance), evolution, prior)
 
 
 ARMS: Mapping[str, Arm] = {
-    "KOVA": Arm(_kova_linear),
-    "KOVA, coloured noise": Arm(_kova_coloured, NOISES),
-    "KOVA, network": Arm(_kova_network, network=True),
+    "KOVA": Arm(lambda problem, noise, _: _kova(problem, noise, linear_critic(problem), 1.0, PRIOR_VARIANCE), NOISES),
+    "KOVA, λ = 0.8": Arm(
+        lambda problem, noise, _: _kova(problem, noise, linear_critic(problem), 0.8, PRIOR_VARIANCE), NOISES
+    ),
+    "KOVA, network": Arm(
+        lambda problem, noise, seed: _kova(problem, noise, network_critic(problem, seed), 1.0, 1.0),
+        NOISES,
+        network=True,
+    ),
     "Adam, network": Arm(
         lambda problem, rate, seed: baselines.AdamCritic(network_critic(problem, seed), problem.gamma, 1.0, rate, 10),
         LEARNING_RATES,

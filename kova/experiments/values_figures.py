@@ -55,7 +55,7 @@ def save_reliability(path: Path, outcomes: Sequence[Outcome], levels: Sequence[f
             own = [item.coverage for item in outcomes if item.arm == arm and item.coverage is not None]
             if own:
                 mean = np.mean(np.array(own), axis=0)
-                axis.plot(levels, mean, "o-", ms=3, color=_colour(index), ls=_dash(arm), label=arm)
+                axis.plot(levels, mean, marker="o", ms=3, color=_colour(index), ls=_dash(arm), label=arm)
         axis.set(xlabel="nominal level", ylabel="exact values inside", title="Reliability, all problems")
         axis.legend(frameon=False, loc="upper left")
         figure.savefig(path, dpi=110)
@@ -65,7 +65,7 @@ def save_chain(path: Path) -> None:
     """Draw the value of the random walk with its 2σ band and the truth, after a few episodes."""
     problem = RandomWalk()
     rng = np.random.default_rng(0)
-    learner = ARMS["KOVA, coloured noise"].make(problem, 0.1, 0)
+    learner = ARMS["KOVA"].make(problem, 1.0, 0)
     for _ in range(CHAIN_EPISODES):
         learner.update(problem.episode(rng))
     truth = problem.evaluation

@@ -14,9 +14,10 @@ except ModuleNotFoundError as error:
 from kova.sb3.a2c import A2C
 from kova.sb3.ddpg import DDPG
 from kova.sb3.dqn import DQN
+from kova.sb3.exploration import UCBDQN, ThompsonDQN
 from kova.sb3.ppo import PPO
 from kova.sb3.trpo import TRPO
 
-__all__ = ["A2C", "DDPG", "DQN", "PPO", "TRPO"]
+__all__ = ["A2C", "DDPG", "DQN", "PPO", "TRPO", "UCBDQN", "ThompsonDQN"]
 
 del sb3_contrib, stable_baselines3

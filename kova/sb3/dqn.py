@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import numpy as np
 import stable_baselines3
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor
 
+from kova.evolution import PriorRelaxation
 from kova.sb3.off_policy import OffPolicyCritic
 from kova.sb3.value_functions import chosen_value
 
@@ -17,6 +21,10 @@ class DQN(OffPolicyCritic, stable_baselines3.DQN):
     ``stable_baselines3.DQN`` plus ``critic_kwargs``. The loss is the squared error, not Huber's, and no gradient is
     clipped: what an outlier may do is the business of the filter's noise model.
     """
+
+    #: Labels move with every new target network. Returning to the prior keeps a floor under P; under a fading memory it
+    #: shrinks where there are data, and the filter follows too slowly: 500 against 373 on CartPole.
+    default_critic_kwargs: ClassVar[Mapping[str, Any]] = {"evolution": PriorRelaxation(0.01)}
 
     def _setup_critic(self) -> None:
         self.critic_optimizer = self._make_critic_optimizer(self.q_net, chosen_value, max_grad_norm=self.max_grad_norm)

@@ -8,11 +8,12 @@ from pathlib import Path
 import imageio.v2 as imageio
 import numpy as np
 import pytest
+import scipy.stats
 from typer.testing import CliRunner
 
 from kova.cli import app
 from kova.experiments import video
-from kova.experiments.evaluation import Episode, mean_and_interval
+from kova.experiments.evaluation import Episode, mean_and_interval, uncertainty_correlation
 
 runner = CliRunner()
 
@@ -69,7 +70,7 @@ def test_eval_repeats_itself(trained: Path):
 def test_a_picture_of_any_size_gets_a_strip(tmp_path: Path):
     for width in (33, 210, 1201):
         frames = [np.zeros((21, width, 3), np.uint8)] * 2
-        episode = Episode(1.0, np.ones(2), np.array([1.0, 2.0]), np.array([0.5, 0.5]), frames)
+        episode = Episode(1.0, np.ones(2), np.array([1.0, 2.0]), np.array([0.5, 0.5]), frames, 2)
         video.write(tmp_path / "any.mp4", episode, fps=10)
         with imageio.get_reader(tmp_path / "any.mp4") as reader:
             assert reader.count_frames() == 2
@@ -87,3 +88,31 @@ def test_the_learning_curve_is_a_picture(trained: Path):
     picture = np.asarray(imageio.imread(trained / "curves.png"))
     assert picture.shape[0] == 480
     assert not list(trained.glob(".*"))
+
+
+def episode_with(errors: np.ndarray, deviations: np.ndarray, known: int | None = None) -> Episode:
+    zeros = np.zeros(len(errors))
+    return Episode(0.0, errors, zeros, deviations, [], len(errors) if known is None else known)
+
+
+def test_the_correlation_of_uncertainty_and_error_is_spearmans():
+    rng = np.random.default_rng(0)
+    deviations = rng.uniform(0.1, 1.0, (6, 200))
+    telling = [episode_with(row * rng.standard_normal(200), row) for row in deviations]
+    silent = [episode_with(rng.standard_normal(200), row) for row in deviations]
+    rho, low, high = uncertainty_correlation(telling)
+    assert 0.2 < low < rho < high < 0.8
+    together = np.concatenate([np.abs(episode.realised) for episode in telling])
+    assert rho == pytest.approx(scipy.stats.spearmanr(deviations.ravel(), together).statistic)
+    _, low, high = uncertainty_correlation(silent)
+    assert low < 0.0 < high
+
+
+def test_frames_whose_return_a_time_limit_hides_do_not_count():
+    rng = np.random.default_rng(0)
+    row = rng.uniform(0.1, 1.0, 400)
+    errors = np.concatenate([row[:200], 100.0 - row[200:]])
+    rho, *_ = uncertainty_correlation([episode_with(errors, row, known=200)] * 2)
+    assert rho == pytest.approx(1.0)
+    assert uncertainty_correlation([episode_with(errors, row, known=0)] * 2) is None
+    assert uncertainty_correlation([episode_with(errors, row)]) is None

@@ -39,11 +39,12 @@ PPO_CARTPOLE = {
 }
 DQN_CARTPOLE = {
     "batch_size": 64,
-    "buffer_size": 50_000,
+    "buffer_size": 100_000,
     "learning_starts": 1_000,
-    "target_update_interval": 500,
-    "train_freq": 4,
-    "exploration_fraction": 0.2,
+    "target_update_interval": 10,
+    "train_freq": 256,
+    "gradient_steps": 64,
+    "exploration_fraction": 0.16,
     "exploration_final_eps": 0.04,
 }
 DDPG_PENDULUM = {
@@ -58,7 +59,7 @@ SMALL_CRITIC = {"policy_kwargs": {"net_arch": [64, 64]}, "critic_kwargs": {"evol
 TASKS = {
     "ppo-cartpole": Task(PPO, "CartPole-v1", 30_000, 450.0, n_envs=8, settings=PPO_CARTPOLE),
     "a2c-cartpole": Task(A2C, "CartPole-v1", 100_000, 450.0, n_envs=8),
-    "dqn-cartpole": Task(DQN, "CartPole-v1", 50_000, 450.0, settings=DQN_CARTPOLE),
+    "dqn-cartpole": Task(DQN, "CartPole-v1", 40_000, 450.0, settings=DQN_CARTPOLE),
     "ddpg-pendulum": Task(DDPG, "Pendulum-v1", 10_000, -250.0, settings=DDPG_PENDULUM),
     "ddpg-pendulum-small": Task(DDPG, "Pendulum-v1", 10_000, -250.0, settings={**DDPG_PENDULUM, **SMALL_CRITIC}),
     "ppo-inverted": Task(PPO, "InvertedPendulum-v5", 60_000, 900.0, normalize=True, settings={"n_steps": 1024}),
