@@ -51,10 +51,11 @@ def run(path: Path, episodes: int, video: Path | None, seed: int, *, determinist
         played.append(replace(episode, frames=[]))
     env.close()
     mean, half = mean_and_interval([episode.total for episode in played])
+    length = sum(episode.length for episode in played) / episodes
     interval = f" ± {half:.1f} (95 % interval)" if episodes > 1 else ""
     console.print(
         f"{config.algo} on {config.env}, frame {model.num_timesteps:,}: return {mean:.1f}{interval}, "
-        f"{episodes} {'episodes' if episodes > 1 else 'episode'} of {sum(episode.length for episode in played) / episodes:.0f} frames",
+        f"{episodes} {'episodes' if episodes > 1 else 'episode'} of {length:.0f} frames",
         highlight=False,
         soft_wrap=True,
     )
@@ -62,7 +63,7 @@ def run(path: Path, episodes: int, video: Path | None, seed: int, *, determinist
     if correlation is not None:
         rho, low, high = correlation
         console.print(
-            f"rank correlation of the value's σ with |return - value|: {rho:.2f} (95 % interval {low:.2f} to {high:.2f})",
+            f"rank correlation of σ with |return - value|: {rho:.2f} (95 % interval {low:.2f} to {high:.2f})",
             highlight=False,
             soft_wrap=True,
         )

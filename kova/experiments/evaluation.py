@@ -32,7 +32,7 @@ class Episode:
         mean: The critic's value at every frame, if it is a Kalman critic.
         stddev: Its standard deviation.
         frames: Pictures, if the environment renders.
-        known: Frames from the start whose return is known: all, or where a time limit cut the episode those far from it.
+        known: Frames from the start whose return is known: all, or those far from the time limit that cut it.
     """
 
     total: float
