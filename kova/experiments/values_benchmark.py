@@ -20,7 +20,7 @@ from torch.distributions import Normal
 
 from kova import posterior
 from kova.experiments.baselines import Estimate, Learner
-from kova.experiments.problems import PROBLEMS, Problem, Trajectory
+from kova.experiments.problems import PROBLEMS, Problem, Trajectory, joined
 from kova.experiments.provenance import provenance
 from kova.experiments.value_arms import ARMS, Arm
 from kova.experiments.values_figures import save_chain, save_curves, save_reliability
@@ -29,6 +29,8 @@ from kova.experiments.values_figures import save_chain, save_curves, save_reliab
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 #: Transitions after which the error is taken.
 GRID = (100, 200, 400, 800, 1600)
+#: Transitions a method learns from at a time, at least: an episode may have only one.
+TOGETHER = 32
 
 
 @dataclass(frozen=True)
@@ -95,13 +97,15 @@ def best(name: str, problem: Problem, label: str, arm: Arm, seed: int, trajector
 
 
 def _trajectories(problem: Problem, seed: int) -> list[Trajectory]:
-    """Return episodes of :data:`GRID`'s last number of transitions in all, cut where the grid takes the error."""
+    """Return episodes of :data:`GRID`'s last number of transitions in all, short ones joined to :data:`TOGETHER`."""
     rng = np.random.default_rng(seed)
     found: list[Trajectory] = []
-    total = 0
-    while total < GRID[-1]:
-        found.append(problem.roll_out(rng))
-        total += len(found[-1])
+    waiting: list[Trajectory] = []
+    while sum(map(len, found)) < GRID[-1]:
+        waiting.append(problem.roll_out(rng))
+        if sum(map(len, waiting)) >= TOGETHER:
+            found.append(joined(waiting))
+            waiting = []
     return found
 
 
@@ -123,6 +127,8 @@ def _measure(
         sound = _learn(learner, trajectory.through(view))
         spent += time.perf_counter() - start
         seen += len(trajectory)
+        if sound and seen < GRID[len(errors)]:
+            continue
         estimate = learner.predict(states)
         sound = sound and bool(torch.isfinite(estimate.mean).all())
         while len(errors) < len(GRID) and seen >= GRID[len(errors)]:

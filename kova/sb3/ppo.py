@@ -22,7 +22,7 @@ class PPO(OnPolicyCritic, stable_baselines3.PPO):
         (torch.Size([1]), True)
     """
 
-    default_critic_passes: ClassVar[tuple[int, int | None]] = (2, 256)
+    default_critic_passes: ClassVar[tuple[int, int | None]] = (1, 64)
 
     def train(self) -> None:
         """Update the policy as upstream does, then the critic."""

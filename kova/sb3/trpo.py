@@ -22,7 +22,7 @@ class TRPO(OnPolicyCritic, sb3_contrib.TRPO):
     :class:`OnPolicyCritic`. ``n_critic_updates`` is the number of passes of the control arm.
     """
 
-    default_critic_passes: ClassVar[tuple[int, int | None]] = (2, 256)
+    default_critic_passes: ClassVar[tuple[int, int | None]] = (1, 64)
 
     def train(self) -> None:
         """Update the policy as upstream does, then the critic."""
