@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="where runs and picture go")
     parser.add_argument("--env", default="CartPole-v1", help="a Gymnasium id")
-    parser.add_argument("--steps", type=int, default=16_384, help="frames of every run")
+    parser.add_argument("--steps", type=int, default=12_288, help="frames of every run")
     parser.add_argument("--seeds", type=int, default=2, help="seeds of every arm")
     arguments = parser.parse_args()
     run(arguments.out, arguments.env, arguments.steps, arguments.seeds, Console())
