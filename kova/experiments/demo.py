@@ -12,7 +12,7 @@ from rich.table import Table
 
 from kova.experiments import figures
 from kova.experiments.config import RunConfig
-from kova.experiments.evaluation import Episode, play
+from kova.experiments.evaluation import Episode, play_as_valued
 from kova.experiments.logs import STEP, read_rows
 from kova.experiments.progress import ProgressBar
 from kova.experiments.run_directory import RunDirectory
@@ -57,7 +57,7 @@ def _episode(path: Path) -> Episode:
     checkpoint = directory.latest_checkpoint()
     assert checkpoint is not None
     model, env = load(directory.config(), checkpoint)
-    episode = play(model, env, seed=10_000)
+    episode = play_as_valued(model, env, seed=10_000)
     env.close()
     return episode
 

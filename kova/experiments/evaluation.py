@@ -74,6 +74,11 @@ def play(model: CriticMixin, env: VecEnv, *, seed: int, deterministic: bool = Tr
     return Episode(total, _discounted(rewards, env, gamma), mean, stddev, frames, known)
 
 
+def play_as_valued(model: CriticMixin, env: VecEnv, *, seed: int) -> Episode:
+    """Play one episode of the policy that the critic values: on-policy with its exploration, off-policy without."""
+    return play(model, env, seed=seed, deterministic=isinstance(model, OffPolicyCritic))
+
+
 def value_trace(model: CriticMixin, observations: list[Any], actions: list[Any]) -> tuple[Array | None, Array | None]:
     """Return mean and standard deviation of the value along an episode; none for a critic without uncertainty."""
     if not isinstance(model.critic_optimizer, KOVA):

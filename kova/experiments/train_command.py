@@ -11,7 +11,7 @@ from rich.table import Table
 
 from kova.experiments import figures
 from kova.experiments.config import RunConfig, WrongCall
-from kova.experiments.evaluation import play
+from kova.experiments.evaluation import play_as_valued
 from kova.experiments.progress import ProgressBar
 from kova.experiments.run_directory import RunDirectory
 from kova.experiments.training import Interrupted, Training, load
@@ -120,7 +120,7 @@ def _conclude(config: RunConfig, directory: RunDirectory, console: Console) -> N
     assert checkpoint is not None
     single = config.changed(n_envs=1)
     model, env = load(single, checkpoint)
-    episode = play(model, env, seed=config.seed + 10_000)
+    episode = play_as_valued(model, env, seed=config.seed + 10_000)
     env.close()
     picture = directory.path / "curves.png"
     figures.save(
@@ -133,7 +133,7 @@ def _conclude(config: RunConfig, directory: RunDirectory, console: Console) -> N
     if len(returns):
         last = returns[-min(len(returns), 100) :]
         table.add_row(f"return, last {len(last)} episodes", f"{last.mean():.1f}")
-    table.add_row("return of one greedy episode", f"{episode.total:.1f}")
+    table.add_row("return of one more episode", f"{episode.total:.1f}")
     if episode.mean is not None and episode.stddev is not None:
         table.add_row("value of its first state", f"{episode.mean[0]:.2f} ± {2 * episode.stddev[0]:.2f} (2σ)")
     table.add_row("learning curve", str(picture))
