@@ -59,7 +59,7 @@ SMALL_CRITIC = {"policy_kwargs": {"net_arch": [64, 64]}, "critic_kwargs": {"evol
 TASKS = {
     "ppo-cartpole": Task(PPO, "CartPole-v1", 30_000, 450.0, n_envs=8, settings=PPO_CARTPOLE),
     "a2c-cartpole": Task(A2C, "CartPole-v1", 100_000, 450.0, n_envs=8),
-    "dqn-cartpole": Task(DQN, "CartPole-v1", 40_000, 450.0, settings=DQN_CARTPOLE),
+    "dqn-cartpole": Task(DQN, "CartPole-v1", 50_000, 450.0, settings=DQN_CARTPOLE),
     "ddpg-pendulum": Task(DDPG, "Pendulum-v1", 10_000, -250.0, settings=DDPG_PENDULUM),
     "ddpg-pendulum-small": Task(DDPG, "Pendulum-v1", 10_000, -250.0, settings={**DDPG_PENDULUM, **SMALL_CRITIC}),
     "ppo-inverted": Task(PPO, "InvertedPendulum-v5", 60_000, 900.0, normalize=True, settings={"n_steps": 1024}),
