@@ -43,7 +43,7 @@ DQN_CARTPOLE = {
     "learning_starts": 1_000,
     "target_update_interval": 10,
     "train_freq": 256,
-    "gradient_steps": 64,
+    "gradient_steps": 128,
     "exploration_fraction": 0.16,
     "exploration_final_eps": 0.04,
 }
