@@ -237,3 +237,7 @@ def test_the_noise_may_know_the_variance_of_the_bootstrap(algorithm, env):
     assert seen
     assert all(bool((variance >= 0).all()) and bool((variance > 0).any()) for variance in seen)
     assert model.critic_optimizer.steps == len(seen)
+    batch = model.replay_buffer.sample(200)
+    ended = batch.dones.flatten() == 1
+    assert torch.equal(model._next_variance(batch, model.critic_optimizer) == 0, ended)
+    assert bool(ended.any()) == (algorithm is DQN)
