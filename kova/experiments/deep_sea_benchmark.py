@@ -143,13 +143,22 @@ def run(arm: str, depth: int, seed: int, episodes: int) -> Run:
     )
 
 
-def grow(arm: str, depths: Sequence[int], seeds: Sequence[int], episodes: int, report: Callable[[Run], None]) -> None:
-    """Run one arm on ever deeper seas, up to the first that no seed solves."""
+def grow(
+    arm: str,
+    depths: Sequence[int],
+    seeds: Sequence[int],
+    episodes: int,
+    report: Callable[[Run], None],
+    done: Sequence[Run] = (),
+) -> None:
+    """Run one arm on ever deeper seas, up to the first that no seed solves; what is ``done`` is not run again."""
+    known = {(one.arm, one.depth, one.seed): one for one in done if one.solved or one.episodes >= episodes}
     for depth in depths:
         runs = []
         for seed in seeds:
-            runs.append(run(arm, depth, seed, episodes))
-            report(runs[-1])
+            one = known.get((arm, depth, seed)) or run(arm, depth, seed, episodes)
+            runs.append(one)
+            report(one)
         if all(one.solved is None for one in runs):
             return
 
@@ -184,7 +193,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the comparison and write ``deep_sea.json`` and ``deep_sea.png``."""
+    """Run the comparison and write ``deep_sea.json`` and ``deep_sea.png``; go on where an earlier call stopped."""
     parser = argparse.ArgumentParser(prog="python -m kova.experiments.deep_sea_benchmark", description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("demo"), help="directory of the numbers (default: demo)")
     parser.add_argument("--figures", type=Path, default=Path("demo"), help="directory of the figure (default: demo)")
@@ -201,16 +210,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.arms != list(ARMS):
         command += f" --arms {shlex.join(options.arms)}"
 
+    done = [Run(**one) for one in json.loads(numbers.read_text())["runs"]] if numbers.exists() else []
+
     def report(one: Run) -> None:
         runs.append(one)
         outcome = "not solved" if one.solved is None else f"solved after {one.solved}"
         console.print(f"{one.arm:<24} depth {one.depth:>2} seed {one.seed}: {outcome} ({one.seconds:.0f} s)")
         # After every run, so that a long comparison that is stopped leaves what it has.
-        record = {"made_by": provenance(command), "window": WINDOW, "enough": ENOUGH, "runs": list(map(asdict, runs))}
+        kept = list(dict.fromkeys([*runs, *done]))
+        record = {"made_by": provenance(command), "window": WINDOW, "enough": ENOUGH, "runs": list(map(asdict, kept))}
         numbers.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
     for arm in options.arms:
-        grow(arm, options.depths, range(options.seeds), options.episodes, report)
+        grow(arm, options.depths, range(options.seeds), options.episodes, report, done)
     draw(runs, options.figures / "deep_sea.png")
 
 
