@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
+from stable_baselines3.common.base_class import BaseAlgorithm
 
 import kova
 import kova.sb3
@@ -35,8 +36,13 @@ NOT_SETTABLE = {
     *("features_extractor_class", "optimizer_class", "optimize_memory_usage"),
 }
 
-#: What the control arm takes of the critic's settings; the others are the filter's.
-OF_BOTH_CRITICS = ("optimizer", "epochs", "batch_size")
+#: What each optimizer of the critic takes of its settings; ``None`` is everything. "adam" is the control arm, whose
+#: critic has an optimizer and a gradient clip of its own; "upstream" is upstream's class unchanged, clip joint.
+CRITICS: Mapping[str, tuple[str, ...] | None] = {
+    "kova": None,
+    "adam": ("optimizer", "epochs", "batch_size"),
+    "upstream": ("optimizer",),
+}
 
 
 class WrongCall(ValueError):
@@ -61,7 +67,7 @@ class RunConfig:
             goes on exactly as one that was never stopped.
         algorithm: Arguments of upstream's constructor.
         policy: Arguments of upstream's policy.
-        critic: ``optimizer`` ("kova" or "adam"), ``epochs``, ``batch_size``, and arguments of :class:`kova.KOVA`.
+        critic: ``optimizer`` (one of :data:`CRITICS`), ``epochs``, ``batch_size``, and arguments of :class:`kova.KOVA`.
     """
 
     algo: str
@@ -108,10 +114,12 @@ class RunConfig:
                     ranges.check(f"{section}.{name}", value)
                 except ValueError as error:
                     raise WrongCall(str(error)) from None
-        if self.critic.get("optimizer") not in ("kova", "adam"):
-            raise WrongCall(f"the critic must be kova or adam, got {self.critic.get('optimizer')!r}")
-        unused = [name for name in self.critic if name not in OF_BOTH_CRITICS]
-        if self.critic["optimizer"] == "adam" and unused:
+        optimizer = self.critic.get("optimizer")
+        if not isinstance(optimizer, str) or optimizer not in CRITICS:
+            raise WrongCall(f"the critic must be one of {', '.join(CRITICS)}, got {optimizer!r}")
+        taken = CRITICS[optimizer]
+        unused = [name for name in self.critic if taken is not None and name not in taken]
+        if unused:
             raise WrongCall(f"critic.{unused[0]} is a setting of the Kalman critic; leave it out, or use --critic kova")
         on_policy = issubclass(ALGORITHMS[self.algo], OnPolicyCritic)
         if not on_policy and isinstance(resolve(self.critic.get("noise")), kova.MaxRatio):
@@ -150,15 +158,26 @@ class RunConfig:
         Raises:
             WrongCall: A key is unknown or a value unreadable.
         """
-        values = asdict(self)
+        settings: dict[str, Any] = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
             key = key.strip()
             if not equals or not key:
                 raise WrongCall(f"{assignment!r} is not key=value, as in critic.evolution=PriorRelaxation(0.02)")
             _known(key, settable(self.algo))
+            settings[key] = _parsed(text, key)
+        return self.with_values(settings)
+
+    def with_values(self, settings: Mapping[str, Any]) -> RunConfig:
+        """Return this run with {key: value} applied, all at once.
+
+        Raises:
+            WrongCall: A key is unknown or a value does not fit.
+        """
+        values = asdict(self)
+        for key, value in settings.items():
+            _known(key, settable(self.algo))
             section, _, name = key.rpartition(".")
-            value = _parsed(text, key)
             if key == "critic.optimizer":
                 values["critic"] = _critic(values["critic"], value)
             (values[section] if section else values)[name] = value
@@ -204,8 +223,7 @@ class RunConfig:
 
 def settable(algo: str) -> list[str]:
     """Return every key that ``--set`` takes for an algorithm."""
-    algorithm = ALGORITHMS[algo]
-    upstream = next(base for base in algorithm.__mro__ if not base.__module__.startswith("kova"))
+    algorithm, upstream = ALGORITHMS[algo], upstream_of(algo)
     policy = algorithm.policy_aliases["MlpPolicy"]
     passes = ["epochs", "batch_size"] if issubclass(algorithm, OnPolicyCritic) else []
     single = [entry.name for entry in fields(RunConfig) if entry.name not in ("algo", "env", "preset")]
@@ -215,6 +233,11 @@ def settable(algo: str) -> list[str]:
         *(f"policy.{name}" for name in _parameters(policy)),
         *(f"critic.{name}" for name in ["optimizer", *passes, *_parameters(kova.KOVA)]),
     ]
+
+
+def upstream_of(algo: str) -> type[BaseAlgorithm]:
+    """Return the class of Stable-Baselines3 or sb3-contrib that an algorithm is made of."""
+    return next(base for base in ALGORITHMS[algo].__mro__ if not base.__module__.startswith("kova"))
 
 
 def _parameters(owner: type) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from kova.optimizer import KOVA
@@ -48,7 +50,7 @@ class Episode:
         return len(self.realised)
 
 
-def play(model: CriticMixin, env: VecEnv, *, seed: int, deterministic: bool = True, record: bool = False) -> Episode:
+def play(model: BaseAlgorithm, env: VecEnv, *, seed: int, deterministic: bool = True, record: bool = False) -> Episode:
     """Play one episode in a vector of one environment."""
     if isinstance(env, VecNormalize):
         env.training = env.norm_reward = False
@@ -74,14 +76,14 @@ def play(model: CriticMixin, env: VecEnv, *, seed: int, deterministic: bool = Tr
     return Episode(total, _discounted(rewards, env, gamma), mean, stddev, frames, known)
 
 
-def play_as_valued(model: CriticMixin, env: VecEnv, *, seed: int) -> Episode:
+def play_as_valued(model: BaseAlgorithm, env: VecEnv, *, seed: int) -> Episode:
     """Play one episode of the policy that the critic values: on-policy with its exploration, off-policy without."""
-    return play(model, env, seed=seed, deterministic=isinstance(model, OffPolicyCritic))
+    return play(model, env, seed=seed, deterministic=isinstance(model, OffPolicyAlgorithm))
 
 
-def value_trace(model: CriticMixin, observations: list[Any], actions: list[Any]) -> tuple[Array | None, Array | None]:
+def value_trace(model: BaseAlgorithm, observations: list[Any], actions: list[Any]) -> tuple[Array | None, Array | None]:
     """Return mean and standard deviation of the value along an episode; none for a critic without uncertainty."""
-    if not isinstance(model.critic_optimizer, KOVA):
+    if not isinstance(model, CriticMixin) or not isinstance(model.critic_optimizer, KOVA):
         return None, None
     if isinstance(observations[0], dict):
         batch: Any = {key: np.concatenate([item[key] for item in observations]) for key in observations[0]}

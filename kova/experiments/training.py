@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.noise import NormalActionNoise
@@ -23,11 +24,10 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from kova.errors import CovarianceTooLarge
 from kova.experiments import environments
-from kova.experiments.config import ALGORITHMS, RunConfig, WrongCall, one_line
+from kova.experiments.config import ALGORITHMS, RunConfig, WrongCall, one_line, upstream_of
 from kova.experiments.expressions import resolve
 from kova.experiments.logs import STEP, MonitorCSV, make_logger
 from kova.experiments.run_directory import RunDirectory
-from kova.sb3.critic import CriticMixin
 
 MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
 
@@ -40,34 +40,30 @@ class _PartDone(Exception):
     """The frames of this part are trained on."""
 
 
-def build(config: RunConfig, env: VecEnv) -> CriticMixin:
+def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
     """Return the untrained model of a run.
 
     Raises:
         WrongCall: The settings do not go together, or not with the environment.
     """
-    algorithm = ALGORITHMS[config.algo]
+    algorithm, critic = _algorithm(config)
     _check_actions(config, env)
     settings = resolve(config.algorithm)
     if isinstance(settings.get("train_freq"), list):
         settings["train_freq"] = tuple(settings["train_freq"])
-    if issubclass(algorithm, OffPolicyAlgorithm):
+    if issubclass(ALGORITHMS[config.algo], OffPolicyAlgorithm):
         # More room than there are frames would only make checkpoints larger.
         settings["buffer_size"] = min(settings.get("buffer_size", 1_000_000), config.steps)
     if "action_noise" in settings:
         settings["action_noise"] = _action_noise(settings["action_noise"], env)
-    critic = dict(resolve(config.critic))
-    passes = {f"critic_{name}": critic.pop(name) for name in ("epochs", "batch_size") if name in critic}
     try:
         return algorithm(
             environments.policy_for(env),
             env,
             seed=config.seed,
             policy_kwargs=resolve(config.policy) or None,
-            critic=critic.pop("optimizer"),
-            critic_kwargs=critic,
             device=settings.pop("device", "cpu"),
-            **passes,
+            **critic,
             **settings,
         )
     except CovarianceTooLarge as error:
@@ -75,6 +71,16 @@ def build(config: RunConfig, env: VecEnv) -> CriticMixin:
     except Exception as error:
         # Upstream refuses what it cannot do with errors of many kinds; nothing has been trained or written yet.
         raise WrongCall(f"{config.algo} on {config.env}: {one_line(error)}") from error
+
+
+def _algorithm(config: RunConfig) -> tuple[Callable[..., BaseAlgorithm], dict[str, Any]]:
+    """Return the class of a run and the arguments that only this library's classes take."""
+    settings = dict(resolve(config.critic))
+    optimizer = settings.pop("optimizer")
+    if optimizer == "upstream":
+        return upstream_of(config.algo), {}
+    passes = {f"critic_{name}": settings.pop(name) for name in ("epochs", "batch_size") if name in settings}
+    return ALGORITHMS[config.algo], {"critic": optimizer, "critic_kwargs": settings, **passes}
 
 
 def _check_actions(config: RunConfig, env: VecEnv) -> None:
@@ -119,7 +125,7 @@ class Training:
         else:
             self.model, self.env = load(config, checkpoint, to_train=True)
 
-    def run(self) -> CriticMixin:
+    def run(self) -> BaseAlgorithm:
         """Train to the end and return the model.
 
         Raises:
@@ -221,7 +227,7 @@ class _Stop(BaseCallback):
 
 def load(
     config: RunConfig, checkpoint: Path, render_mode: str | None = None, *, to_train: bool = False
-) -> tuple[CriticMixin, VecEnv]:
+) -> tuple[BaseAlgorithm, VecEnv]:
     """Return model and environment of a checkpoint, with its replay buffer if it is ``to_train``.
 
     Raises:
@@ -232,7 +238,9 @@ def load(
         raise WrongCall(f"the checkpoint {checkpoint} has no {NORMALIZATION}; {_way_out(checkpoint)}")
     try:
         env = environments.normalized(environments.make(config, render_mode), config, saved if saved.exists() else None)
-        model = ALGORITHMS[config.algo].load(checkpoint / MODEL, env=env, device=config.algorithm.get("device", "cpu"))
+        upstream = config.critic["optimizer"] == "upstream"
+        algorithm = upstream_of(config.algo) if upstream else ALGORITHMS[config.algo]
+        model = algorithm.load(checkpoint / MODEL, env=env, device=config.algorithm.get("device", "cpu"))
         if isinstance(model, OffPolicyAlgorithm) and to_train:
             model.load_replay_buffer(checkpoint / REPLAY)
     except WrongCall:

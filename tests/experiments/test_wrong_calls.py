@@ -46,7 +46,7 @@ WRONG = {
     "an environment of no package": (["train", "ppo", "nopackage:Thing-v0"], "nopackage", "cannot be made"),
     "dqn with continuous actions": (["train", "dqn", "Pendulum-v1"], "use ppo, trpo, a2c or ddpg"),
     "ddpg with a choice of actions": (["train", "ddpg", "CartPole-v1"], "use ppo, trpo, a2c or dqn"),
-    "an unknown critic": (["train", "ppo", "CartPole-v1", "--critic", "foo"], "kova or adam", "'foo'"),
+    "an unknown critic": (["train", "ppo", "CartPole-v1", "--critic", "foo"], "kova, adam, upstream", "'foo'"),
     "an unknown preset": (["train", "ppo", "CartPole-v1", "--preset", "papr"], "did you mean 'paper'?"),
     "the paper's dqn": (["train", "dqn", "CartPole-v1", "--preset", "paper"], "it has ppo, trpo"),
     "the paper's CartPole": (["train", "ppo", "CartPole-v1", "--preset", "paper"], "HalfCheetah-v4"),
