@@ -12,9 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from kova.experiments.config import RunConfig, WrongCall, one_line
 
 KEPT_CHECKPOINTS = 2
+
+
+class Busy(WrongCall):
+    """Another process is training in the directory."""
 
 
 class RunDirectory:
@@ -67,6 +73,31 @@ class RunDirectory:
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
             raise WrongCall(f"{self.path} cannot be made: {error.strerror}; choose another --run-dir") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training here; the system lets go of the lock even if this one is killed.
+
+        Raises:
+            Busy: Another process has it.
+        """
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise Busy(f"{self.path} is being trained by another process; wait for it, or stop it") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_busy(self) -> bool:
+        """Say whether some process is training here now."""
+        try:
+            with self.locked():
+                return False
+        except Busy:
+            return True
 
     def config(self) -> RunConfig:
         """Read the configuration.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from kova.experiments.progress import ProgressBar
 from kova.experiments.run_directory import RunDirectory
 from kova.experiments.training import Interrupted, Training, load
 from kova.optimizer import KOVA
+
+WITHOUT_A_FILTER = {"adam": "Adam, the control arm", "upstream": "upstream's own, unchanged"}
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,21 @@ def run(asked: Asked, *, resume: bool, console: Console) -> None:
     """
     config, directory = _resumed(asked) if resume else _new(asked)
     label = f"{config.algo} on {config.env}, {config.steps:,} frames, seed {config.seed}"
-    training = Training(config, directory, lambda: [ProgressBar(console, label, config.steps)])
-    if not resume:
-        directory.create(config)
-    optimizer = training.model.critic_optimizer
-    critic = repr(optimizer) if isinstance(optimizer, KOVA) else "Adam, the control arm"
+    with ExitStack() as held:
+        if resume:
+            held.enter_context(directory.locked())
+            directory.discard_drafts()
+        training = Training(config, directory, lambda: [ProgressBar(console, label, config.steps)])
+        if not resume:
+            directory.create(config)
+            held.enter_context(directory.locked())
+        _train(training, config, directory, console)
+    _conclude(config, directory, console)
+
+
+def _train(training: Training, config: RunConfig, directory: RunDirectory, console: Console) -> None:
+    optimizer = getattr(training.model, "critic_optimizer", None)
+    critic = repr(optimizer) if isinstance(optimizer, KOVA) else WITHOUT_A_FILTER[config.critic["optimizer"]]
     console.print(f"critic: {critic}", highlight=False)
     try:
         training.run()
@@ -75,7 +88,6 @@ def run(asked: Asked, *, resume: bool, console: Console) -> None:
             soft_wrap=True,
         )
         raise SystemExit(130) from None
-    _conclude(config, directory, console)
 
 
 def _new(asked: Asked) -> tuple[RunConfig, RunDirectory]:
@@ -110,7 +122,6 @@ def _resumed(asked: Asked) -> tuple[RunConfig, RunDirectory]:
         raise WrongCall(
             f"{directory.path} was started with other settings, and a resumed run keeps its own; leave --set out"
         )
-    directory.discard_drafts()
     return config, directory
 
 
