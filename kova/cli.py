@@ -99,7 +99,7 @@ def main() -> None:
 def train(
     algo: Annotated[str | None, typer.Argument(help="ppo, trpo, a2c, ddpg or dqn.")] = None,
     env: Annotated[str | None, typer.Argument(help="A Gymnasium id, such as HalfCheetah-v4.")] = None,
-    critic: Annotated[str | None, typer.Option(help="kova, or adam for the control arm.")] = None,
+    critic: Annotated[str | None, typer.Option(help="kova; adam, the control arm; or upstream as it is.")] = None,
     preset: Annotated[str | None, typer.Option(help="default, or paper for the published tables.")] = None,
     steps: Steps = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.  [default: 0]")] = None,
@@ -143,6 +143,44 @@ def evaluate(
     from kova.experiments import eval_command
 
     eval_command.run(run, episodes, video, seed, deterministic=not stochastic, console=Console())
+
+
+@app.command(
+    epilog=_examples(
+        "kova sweep quick --jobs 2",
+        "kova sweep paper-fig3-ppo --dry-run",
+        "kova sweep my.yaml --engine ray --address auto --out /shared/my-sweep",
+    )
+)
+def sweep(
+    name: Annotated[str, typer.Argument(metavar="FILE.yaml|NAME", help="A file, or a sweep that comes with kova.")],
+    engine: Annotated[str, typer.Option(help="local, processes of this machine; or ray, a cluster.")] = "local",
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as cores.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go.", show_default="sweeps/NAME")] = None,
+    attempts: Annotated[int, typer.Option(min=1, help="How often a run may fail without a new checkpoint.")] = 3,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster; auto finds the one this machine is in.")
+    ] = None,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="Ray: the nodes do not share a disk; send files to this machine.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print runs, time and memory; train nothing.")] = False,
+) -> None:
+    """Train every run of a sweep: algorithms × environments × critics × seeds.
+
+    The same configuration is never run twice: call it again, and it goes on with what is missing. That come with kova:
+    quick, mujoco-300k, paper-fig3-ppo, paper-fig3-trpo, paper-fig4.
+    """
+    from kova.experiments import engines, sweep_command
+    from kova.experiments.sweep import Sweep
+
+    found = Sweep.find(name)
+    target = Path("sweeps") / found.name if out is None else out
+    if dry_run:
+        sweep_command.dry_run(found, target, engines.slots(jobs), Console())
+        return
+    chosen = engines.make(engine, jobs=jobs, address=address, fetch=fetch)
+    sweep_command.run(found, target, chosen, attempts, Console())
 
 
 @bench.callback()

@@ -1,0 +1,127 @@
+"""Runs as tasks of a Ray cluster, one CPU each.
+
+Where the nodes share a disk with this machine, a task works in the run's directory as a local process does, and a run
+whose node is lost goes on elsewhere from its last checkpoint. Where they do not, a task works in a directory of its own
+and sends the finished files back; a run whose node is lost begins again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from kova.experiments import worker
+from kova.experiments.config import RunConfig, WrongCall, one_line
+from kova.experiments.engines.base import Outcome
+from kova.experiments.engines.process import last_words, spawn
+from kova.experiments.run_directory import RunDirectory
+
+
+@ray.remote(num_cpus=1, max_retries=0)
+def _in_place(run: str) -> tuple[int, str]:
+    """Execute the run of a shared directory."""
+    return _execute(Path(run))
+
+
+@ray.remote(num_cpus=1, max_retries=0)
+def _elsewhere(name: str, config: str) -> tuple[int, str, bytes]:
+    """Execute a run on the disk of the node and return its files."""
+    with tempfile.TemporaryDirectory(prefix="kova-") as folder:
+        directory = RunDirectory(Path(folder) / name)
+        draft = Path(folder) / "config.yaml"
+        draft.write_text(config)
+        directory.create(RunConfig.from_yaml(draft))
+        code, words = _execute(directory.path)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            archive.add(directory.path, arcname=".")
+        return code, words, packed.getvalue()
+
+
+def _execute(run: Path) -> tuple[int, str]:
+    """Execute in a process of its own: Ray's workers outlive their tasks, and their threads are not ours to set."""
+    code = spawn(run).wait()
+    return code, last_words(run, code)
+
+
+class RayEngine:
+    """Tasks of a cluster.
+
+    Args:
+        address: Of the cluster; ``None`` starts one on this machine for the time of the sweep.
+        slots: Runs at a time; by default as many as the cluster has CPUs.
+        fetch: The nodes do not share this machine's disk.
+
+    Raises:
+        WrongCall: The cluster cannot be reached.
+    """
+
+    def __init__(self, address: str | None = None, slots: int | None = None, *, fetch: bool = False) -> None:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise WrongCall(
+                f"the Ray cluster at {address!r} cannot be reached: {one_line(error)}; "
+                "leave --address out to start one on this machine"
+            ) from None
+        self._slots, self._fetch = slots, fetch
+        self._running: dict[Any, Path] = {}
+
+    @property
+    def slots(self) -> int:
+        """As many as were asked for, or as there are CPUs now: a cluster may grow."""
+        return self._slots or max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def start(self, run: Path) -> None:
+        """Hand the run to the cluster."""
+        path = run.resolve()
+        if self._fetch:
+            handle: Any = _elsewhere.remote(path.name, RunDirectory(path).config().to_yaml())
+        else:
+            handle = _in_place.remote(str(path))
+        self._running[handle] = run
+
+    def ended(self, timeout: float) -> list[Outcome]:
+        """Wait for tasks to end."""
+        handles, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout) if self._running else ([], [])
+        return [self._outcome(handle, self._running.pop(handle)) for handle in handles]
+
+    def _outcome(self, handle: Any, run: Path) -> Outcome:
+        try:
+            code, words, *files = ray.get(handle)
+        except RayError as error:
+            return Outcome(run, worker.FAILED, one_line(error)[:200])
+        if files:
+            _unpack(files[0], run)
+        return Outcome(run, code, words)
+
+    def stop(self) -> None:
+        """Cancel the tasks and leave the cluster."""
+        for handle in self._running:
+            with contextlib.suppress(RayError):
+                ray.cancel(handle, force=True)
+        self._running.clear()
+        ray.shutdown()
+
+
+def _unpack(packed: bytes, run: Path) -> None:
+    """Put the files of a run in place, its status last: until then it does not count as finished."""
+    draft = run.with_name(f".{run.name}.fetched")
+    shutil.rmtree(draft, ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(draft, filter="data")
+    for item in sorted(draft.iterdir(), key=lambda item: item.name == "status.json"):
+        target = run / item.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        item.replace(target)
+    draft.rmdir()
