@@ -1,0 +1,153 @@
+"""Runs side by side: every task's arms on one grid of frames, and the numbers that compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kova.experiments import statistics
+from kova.experiments.results import METRICS, RunResult
+from kova.experiments.statistics import Interval
+
+Array = npt.NDArray[np.float64]
+
+#: Points of a curve.
+POINTS = 100
+RETURN = "return"
+
+
+@dataclass(frozen=True, eq=False)
+class ArmCurves:
+    """One arm on one task.
+
+    Attributes:
+        seeds: Of its runs.
+        curves: {"return" or a metric: (runs, POINTS)}, NaN where a run has nothing yet.
+        seconds: Wall-clock of each run.
+    """
+
+    seeds: Sequence[int]
+    curves: dict[str, Array]
+    seconds: Array
+
+    def band(self, metric: str) -> tuple[Array, Array]:
+        """Return mean and standard deviation over the runs."""
+        return statistics.mean_and_std(self.curves[metric])
+
+    @property
+    def final(self) -> Array:
+        """The score of each run: its last 100 episodes."""
+        return self.curves[RETURN][:, -1]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One algorithm on one environment."""
+
+    name: str
+    grid: Array
+    arms: dict[str, ArmCurves]
+
+
+@dataclass(frozen=True)
+class Row:
+    """An arm's line in the table of statistics, against the reference arm where one is named.
+
+    Attributes:
+        arm: Its name.
+        iqm: Interquartile mean of the normalised final scores.
+        finals: {task: (mean, standard deviation)} of the final scores.
+        improvement: Probability that a run beats one of the reference arm.
+        efficiency: {task: frames of the reference arm / frames of this one, to the reference's final score}.
+        seconds: Mean wall-clock of a run.
+    """
+
+    arm: str
+    iqm: Interval
+    finals: dict[str, tuple[float, float]]
+    improvement: Interval | None
+    efficiency: dict[str, float]
+    seconds: float
+
+
+class Comparison:
+    """Everything a report says about finished runs.
+
+    Args:
+        runs: Finished ones.
+    """
+
+    def __init__(self, runs: Sequence[RunResult]) -> None:
+        self.arms = list(dict.fromkeys(run.arm for run in runs))
+        self.tasks = [_task(name, [r for r in runs if r.task == name]) for name in dict.fromkeys(r.task for r in runs)]
+        # A task is scored where every run has an episode to show.
+        self.scored = [task for task in self.tasks if all(np.isfinite(arm.final).all() for arm in task.arms.values())]
+
+    @property
+    def reference(self) -> str | None:
+        """The arm others are compared with: the first without a filter, or else the first."""
+        return next((arm for arm in self.arms if arm.lower().startswith("adam")), self.arms[0] if self.arms else None)
+
+    def scores(self) -> dict[str, dict[str, Array]]:
+        """Return {arm: {task: final scores}}."""
+        found = {arm: {t.name: t.arms[arm].final for t in self.scored if arm in t.arms} for arm in self.arms}
+        return {arm: scores for arm, scores in found.items() if scores}
+
+    def normalised(self) -> dict[str, dict[str, Array]]:
+        """Return the scores on the scale of the table: 0 the worst run of a task, 1 the best."""
+        return statistics.normalised(self.scores())
+
+    def table(self) -> list[Row]:
+        """Return a row for every arm that was scored."""
+        normalised = self.normalised()
+        return [self._row(arm, normalised) for arm in normalised]
+
+    def _row(self, arm: str, normalised: dict[str, dict[str, Array]]) -> Row:
+        own = {task.name: task.arms[arm] for task in self.scored if arm in task.arms}
+        reference = self.reference
+        compared = arm != reference and reference in normalised
+        return Row(
+            arm,
+            statistics.iqm_interval(normalised[arm]),
+            {
+                name: (float(a.final.mean()), float(a.final.std(ddof=1)) if len(a.final) > 1 else 0.0)
+                for name, a in own.items()
+            },
+            statistics.improvement_interval(normalised[arm], normalised[reference]) if compared and reference else None,
+            self._efficiency(arm, reference) if compared and reference else {},
+            float(np.concatenate([curves.seconds for curves in own.values()]).mean()),
+        )
+
+    def _efficiency(self, arm: str, reference: str) -> dict[str, float]:
+        found = {}
+        for task in self.scored:
+            if arm in task.arms and reference in task.arms:
+                curves = [task.arms[name].band(RETURN)[0] for name in (arm, reference)]
+                found[task.name] = statistics.sample_efficiency(task.grid, *curves)
+        return found
+
+
+def _task(name: str, runs: Sequence[RunResult]) -> Task:
+    steps = max(run.config.steps for run in runs)
+    grid = np.linspace(steps / POINTS, steps, POINTS)
+    groups: dict[str, list[RunResult]] = {}
+    for run in runs:
+        groups.setdefault(run.arm, []).append(run)
+    return Task(name, grid, {arm: _arm(sorted(own, key=lambda r: r.config.seed), grid) for arm, own in groups.items()})
+
+
+def _arm(runs: Sequence[RunResult], grid: Array) -> ArmCurves:
+    def stacked(one: Callable[[RunResult], Array]) -> Array:
+        return np.stack([one(run) for run in runs])
+
+    curves = {RETURN: stacked(lambda run: statistics.curve(run.returns.frames, run.returns.values, grid))}
+    for metric in METRICS:
+        curves[metric] = stacked(
+            lambda run, metric=metric: statistics.sampled(  # type: ignore[misc]
+                run.metrics[metric].frames, run.metrics[metric].values, grid
+            )
+        )
+    return ArmCurves([run.config.seed for run in runs], curves, np.array([run.seconds for run in runs]))
