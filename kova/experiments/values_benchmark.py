@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,8 +26,9 @@ from kova.experiments.provenance import provenance
 from kova.experiments.value_arms import ARMS, Arm
 from kova.experiments.values_figures import save_chain, save_curves, save_reliability
 
-#: Nominal levels of the reliability diagram; the table shows the last.
+#: Nominal levels of the reliability diagram, and those that the table has room for.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+SHOWN = (0.5, 0.8, 0.95)
 #: Transitions after which the error is taken.
 GRID = (100, 200, 400, 800, 1600)
 #: Transitions a method learns from at a time, at least: an episode may have only one.
@@ -164,19 +166,28 @@ def _scores(estimate: Estimate, values: Tensor, weights: Tensor, scale: float) -
 
 
 def _print(console: Console, outcomes: list[Outcome], names: Sequence[str]) -> None:
-    table = Table("method", *names, "95 % covers", "CRPS", "µs/sample", title="RMSE / std of V, median over seeds")
+    errors = Table("method", title="RMSE / std of V, median over seeds (∞: diverged)", box=None)
+    # The first word of a name tells the problems apart and leaves room for all of them on eighty columns.
+    for name in names:
+        errors.add_column(re.split(r"[\s-]", name)[0], justify="right", no_wrap=True)
+    scores = Table("method", title="error bars, median over problems and seeds", box=None)
+    places = [LEVELS.index(level) for level in SHOWN]
+    for column in (*(f"{level:.0%} covers" for level in SHOWN), "NLL", "CRPS", "µs/sample"):
+        scores.add_column(column, justify="right", no_wrap=True)
     for label in ARMS:
         own = [item for item in outcomes if item.arm == label]
-        cells = [_median([item.errors[-1] for item in own if item.problem == name]) for name in names]
-        covered = _median([item.coverage[-1] for item in own if item.coverage is not None])
+        errors.add_row(label, *(_median([item.errors[-1] for item in own if item.problem == name]) for name in names))
+        covered = [item.coverage for item in own if item.coverage is not None]
+        shares = [_median([shares[place] for shares in covered]) for place in places]
+        likelihood = _median([item.nll for item in own if item.nll is not None])
         ranked = _median([item.crps for item in own if item.crps is not None])
         spent = f"{float(np.median([item.microseconds for item in own])):.0f}"
-        table.add_row(label, *cells, covered, ranked, spent)
-    console.print(table)
+        scores.add_row(label, *shares, likelihood, ranked, spent)
+    console.print(errors, scores, sep="\n", highlight=False)
 
 
 def _median(values: Sequence[float]) -> str:
     if not values:
         return "–"
     middle = float(np.median(values))
-    return f"{middle:.2f}" if math.isfinite(middle) else "diverged"
+    return f"{middle:.2f}" if math.isfinite(middle) else "∞"
