@@ -183,6 +183,28 @@ def sweep(
     sweep_command.run(found, target, chosen, attempts, Console())
 
 
+@app.command(
+    epilog=_examples(
+        "kova report sweeps/quick",
+        "kova report sweeps/paper-fig3-ppo -o fig3.html --figures figures",
+    )
+)
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of a sweep, or any that has runs below it.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("report.html"),
+    figures: Annotated[Path | None, typer.Option(help="Directory for Figures 3 and 4 as PNG and SVG.")] = None,
+    data: Annotated[Path | None, typer.Option(help="CSV file for every curve of every run.")] = None,
+) -> None:
+    """Write one self-contained page about finished runs.
+
+    Learning curves with arms to toggle, entropy, policy loss, explained variance, statistics, wall-clock, and how it
+    was made.
+    """
+    from kova.experiments import report_command
+
+    report_command.run(folder, out, figures, data, Console())
+
+
 @bench.callback()
 def bench_main() -> None:
     """Measure this machine: medians of several repeats, arms in turns."""

@@ -43,7 +43,7 @@ class RunResult:
         path: Its directory.
         arm: What the sweep calls its critic, or a description of it.
         config: Its settings.
-        state: "finished", or what status.json says, or "not begun".
+        state: "finished", or what status.json says, or "not begun"; "stopped" if it says running and no process is.
         error: Why it failed, if it did.
         returns: Of its training episodes.
         metrics: {name in METRICS: what was logged}.
@@ -138,6 +138,8 @@ def _read(path: Path, arms: dict[str, str]) -> RunResult:
     rows = read_rows(path / "progress.csv")
     episodes = read_rows(path / "monitor.csv")
     state = str(status.get("state", "not begun"))
+    if state == "running" and not directory.is_busy():
+        state = "stopped"
     if state == "finished" and not rows:
         raise WrongCall("it says that it is finished and has no progress.csv")
     return RunResult(

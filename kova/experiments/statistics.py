@@ -162,8 +162,8 @@ def _resampled(scores: Scores, rng: np.random.Generator) -> dict[str, Array]:
 def _tails(level: float, data: Sequence[Scores]) -> tuple[float, float]:
     """Return the quantiles of the bootstrap distribution that make an interval of ``level``.
 
-    With n runs a task the bootstrap's variance is short by (n - 1)/n and its tails are the normal's, not Student's: with
-    three seeds it covers far too little. The expanded percentile interval (Hesterberg, 2015) makes up for both.
+    With n runs a task the bootstrap's variance is short by (n - 1)/n and its tails are the normal's, not Student's, so
+    that three seeds cover far too little. The expanded percentile interval (Hesterberg, 2015) makes up for both.
     """
     sizes = [len(values) for scores in data for values in scores.values()]
     smallest = min(sizes)

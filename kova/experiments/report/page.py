@@ -1,0 +1,196 @@
+"""The page: what it says, in which order."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+import jinja2
+import numpy as np
+from plotly import graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from kova.experiments.comparison import RETURN, Comparison
+from kova.experiments.provenance import provenance
+from kova.experiments.report import charts
+from kova.experiments.report.noise_grid import noise_grids
+from kova.experiments.results import Results
+from kova.experiments.statistics import Interval
+
+TITLES = {
+    RETURN: "return",
+    "entropy": "policy entropy",
+    "policy_loss": "policy loss",
+    "explained_variance": "explained variance of the critic",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells; ``text`` lets long ones wrap."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """A part of the page."""
+
+    id: str
+    title: str
+    note: str
+    figures: Sequence[go.Figure] = ()
+    table: Table | None = None
+    code: str = ""
+    charts: list[dict[str, str]] = field(default_factory=list)
+
+
+def render(results: Results, title: str, command: str) -> str:
+    """Return the HTML of the report.
+
+    Args:
+        results: The runs.
+        title: Of the page.
+        command: That makes this page.
+    """
+    comparison = Comparison(results.finished)
+    palette = charts.Palette(comparison.arms)
+    sections = [
+        *_curves(comparison, palette),
+        *_grids(comparison, results),
+        *_statistics(comparison, palette),
+        *_wall_clock(comparison, palette),
+        _state(results),
+        _provenance(results, command),
+    ]
+    data: dict[str, Any] = {}
+    for section in sections:
+        for number, figure in enumerate(section.figures):
+            name = f"{section.id}-{number}"
+            data[name] = json.loads(figure.to_json())
+            # The page's own style, not a copy of the template's in every chart.
+            data[name]["layout"].pop("template", None)
+            section.charts.append({"id": name})
+    template = jinja2.Environment(autoescape=True).from_string(
+        (resources.files("kova.experiments.report") / "template.html").read_text(encoding="utf-8")
+    )
+    return template.render(
+        title=title,
+        lead=_lead(results, comparison),
+        arms=[{"name": arm, "colour": palette.colour(arm)} for arm in comparison.arms],
+        sections=sections,
+        plotly=get_plotlyjs(),
+        # A closing tag inside a name must not end the script.
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+    )
+
+
+def _lead(results: Results, comparison: Comparison) -> str:
+    if not results.runs:
+        return "No run can be read below this directory yet."
+    seeds = sorted({run.config.seed for run in results.finished})
+    parts = [f"{len(results.finished)} finished runs of {len(results.runs)}"]
+    if comparison.tasks:
+        parts.append(f"{len(comparison.tasks)} tasks, {len(comparison.arms)} arms, {len(seeds)} seeds")
+    if results.damaged:
+        parts.append(f"{len(results.damaged)} damaged directories, listed below")
+    return "; ".join(parts) + "."
+
+
+def _curves(comparison: Comparison, palette: charts.Palette) -> list[Section]:
+    notes = {
+        RETURN: "Mean of the last 100 training episodes; line and band are mean ± standard deviation over seeds.",
+        "entropy": "Of the policy, after each update.",
+        "policy_loss": "What the policy's optimizer minimised, after each update.",
+        "explained_variance": "1 - Var(label - value)/Var(label) of a rollout, before the critic learns from it.",
+    }
+    sections = []
+    for metric, note in notes.items():
+        shown = [
+            task for task in comparison.tasks if any(np.isfinite(a.curves[metric]).any() for a in task.arms.values())
+        ]
+        figures = [charts.learning(task, metric, task.name, palette) for task in shown]
+        if figures:
+            sections.append(Section(metric.replace("_", "-"), TITLES[metric].capitalize(), note, figures))
+    return sections
+
+
+def _grids(comparison: Comparison, results: Results) -> list[Section]:
+    grids = noise_grids(comparison, results.finished, (RETURN, "entropy", "policy_loss"))
+    if not grids:
+        return []
+    figures = [charts.grid(f"{g.task}: {TITLES[g.metric]}", g.etas, g.noises, g.means) for g in grids]
+    return [Section("grid", "η × observation noise", "Means over seeds and the last tenth of the frames.", figures)]
+
+
+def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section]:
+    rows = comparison.table()
+    if not rows:
+        return []
+    reference = comparison.reference
+    note = (
+        "Scores are the last 100 training episodes of each run, mean ± standard deviation over seeds. IQM: "
+        "interquartile mean of scores normalised so that in each task 0 is the worst run of any arm and 1 the best, with "
+        f"a 95 % stratified bootstrap interval. Sample efficiency: frames {reference} needed for its final score / "
+        "frames this arm needed for it; - where it never got there."
+    )
+    lines = {
+        "IQM, all tasks": [_interval(row.iqm) for row in rows],
+        f"P(better than {reference})": ["" if row.improvement is None else _interval(row.improvement) for row in rows],
+    }
+    for task in (task.name for task in comparison.scored):
+        lines[task] = [_mean_and_std(row.finals.get(task)) for row in rows]
+    for task in (task.name for task in comparison.scored):
+        lines[f"Sample efficiency, {task}"] = [_ratio(row.efficiency.get(task)) for row in rows]
+    lines["Minutes a run"] = [f"{row.seconds / 60:.1f}" for row in rows]
+    table = Table(["", *(row.arm for row in rows)], [[name, *cells] for name, cells in lines.items()])
+    return [Section("statistics", "Statistics", note, [charts.profiles(comparison, palette)], table)]
+
+
+def _mean_and_std(found: tuple[float, float] | None) -> str:
+    return "" if found is None else f"{found[0]:,.4g} ± {found[1]:,.2g}"
+
+
+def _ratio(found: float | None) -> str:
+    return "" if found is None else f"{found:.2f}" if found else "-"
+
+
+def _interval(found: Interval) -> str:
+    ends = "" if np.isnan(found.low) else f" [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.estimate:.2f}{ends}"
+
+
+def _wall_clock(comparison: Comparison, palette: charts.Palette) -> list[Section]:
+    if not comparison.tasks:
+        return []
+    seconds = {
+        arm: {task.name: float(task.arms[arm].seconds.mean()) for task in comparison.tasks if arm in task.arms}
+        for arm in comparison.arms
+    }
+    note = "Mean over seeds, one thread a run, as it was: whatever else the machine did is in it."
+    return [Section("wall-clock", "Wall-clock", note, [charts.wall_clock(seconds, palette)])]
+
+
+def _state(results: Results) -> Section:
+    states = Counter(run.state for run in results.runs)
+    note = ", ".join(f"{count} {state}" for state, count in states.items()) or "None."
+    rows = [[str(run.path), run.state, run.error] for run in results.runs if run.state != "finished"]
+    rows += [[str(one.path), "damaged", one.reason] for one in results.damaged]
+    table = Table(["directory", "state", "why"], rows, text=True) if rows else None
+    return Section("runs", "Runs", note, table=table)
+
+
+def _provenance(results: Results, command: str) -> Section:
+    lines = [f"{name}: {value}" for name, value in provenance(command).items()]
+    for sweep in results.sweeps:
+        lines += ["", f"# kova sweep {shlex.quote(sweep.name)}", sweep.to_yaml().rstrip()]
+    seeds = sorted({run.config.seed for run in results.runs})
+    lines += ["", f"seeds: {', '.join(map(str, seeds)) or 'none'}"]
+    return Section("provenance", "How this was made", "Commands, versions and seeds.", code="\n".join(lines))

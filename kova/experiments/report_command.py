@@ -1,0 +1,65 @@
+"""``kova report``: from a directory of runs to a page, figures and a table."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+
+from kova.experiments import paper_figures
+from kova.experiments.comparison import Comparison
+from kova.experiments.config import WrongCall, one_line
+from kova.experiments.report import render
+from kova.experiments.results import collect
+from kova.experiments.run_directory import write_whole
+
+
+def run(folder: Path, out: Path, figures: Path | None, data: Path | None, console: Console) -> None:
+    """Write the page and, if they are asked for, the figures and the table.
+
+    Args:
+        folder: Where the runs are.
+        out: The page.
+        figures: Directory for PNG and SVG.
+        data: CSV of every curve.
+        console: Where to say what was done.
+
+    Raises:
+        WrongCall: There is no such directory, or the page cannot be written.
+    """
+    with console.status("reading the runs"):
+        results = collect(folder)
+        comparison = Comparison(results.finished)
+    command = f"kova report {shlex.quote(str(folder))} -o {shlex.quote(str(out))}"
+    title = f"kova: {', '.join(sweep.name for sweep in results.sweeps) or folder.resolve().name}"
+    written = [out]
+    try:
+        with console.status("drawing"):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(out, render(results, title, command))
+            if figures is not None:
+                written += paper_figures.save(comparison, figures)
+            if data is not None:
+                data.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(data, curves_table(comparison).to_csv(index=False))
+                written.append(data)
+    except OSError as error:
+        raise WrongCall(f"{out} cannot be written: {one_line(error)}; choose another -o") from None
+    for path in written:
+        console.print(str(path), highlight=False, soft_wrap=True)
+    for one in results.damaged:
+        console.print(f"damaged: {one.path}: {one.reason}", highlight=False, soft_wrap=True)
+
+
+def curves_table(comparison: Comparison) -> pd.DataFrame:
+    """Return every curve of every run in long form."""
+    rows = []
+    for task in comparison.tasks:
+        for arm, curves in task.arms.items():
+            for index, seed in enumerate(curves.seeds):
+                for place, frame in enumerate(task.grid):
+                    values = {metric: f"{found[index, place]:.6g}" for metric, found in curves.curves.items()}
+                    rows.append({"task": task.name, "arm": arm, "seed": seed, "frame": round(frame), **values})
+    return pd.DataFrame(rows)
