@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
@@ -221,18 +222,19 @@ class RunConfig:
             raise WrongCall(f"{path}: {error}") from None
 
 
-def settable(algo: str) -> list[str]:
+@cache
+def settable(algo: str) -> tuple[str, ...]:
     """Return every key that ``--set`` takes for an algorithm."""
     algorithm, upstream = ALGORITHMS[algo], upstream_of(algo)
     policy = algorithm.policy_aliases["MlpPolicy"]
     passes = ["epochs", "batch_size"] if issubclass(algorithm, OnPolicyCritic) else []
     single = [entry.name for entry in fields(RunConfig) if entry.name not in ("algo", "env", "preset")]
-    return [
+    return (
         *(name for name in single if name not in ("algorithm", "policy", "critic")),
         *(f"algorithm.{name}" for name in _parameters(upstream)),
         *(f"policy.{name}" for name in _parameters(policy)),
         *(f"critic.{name}" for name in ["optimizer", *passes, *_parameters(kova.KOVA)]),
-    ]
+    )
 
 
 def upstream_of(algo: str) -> type[BaseAlgorithm]:

@@ -80,46 +80,45 @@ def normalised(arms: Mapping[str, Scores]) -> dict[str, dict[str, Array]]:
     }
 
 
-def interval(statistic: Callable[[Scores], float], scores: Scores, *, level: float = LEVEL, seed: int = 0) -> Interval:
-    """Return a statistic of one arm with its stratified bootstrap interval."""
-    return _bootstrap(lambda draw: statistic(draw(scores)), [scores], level, seed)
-
-
 def iqm_interval(scores: Scores, *, level: float = LEVEL, seed: int = 0) -> Interval:
-    """Return the interquartile mean over all runs of all tasks with its interval."""
-    return interval(lambda drawn: iqm(np.concatenate(list(drawn.values()))), scores, level=level, seed=seed)
+    """Return the interquartile mean over all runs of all tasks with its stratified bootstrap interval."""
+
+    def pooled(drawn: Scores) -> Array:
+        together = np.concatenate(list(drawn.values()), axis=-1)
+        return np.asarray(stats.trim_mean(together, 0.25, axis=-1))
+
+    return _bootstrap(pooled, [scores], level, seed)
 
 
 def profile(scores: Scores, thresholds: Array) -> Array:
     """Return the share of runs above each threshold, every task counted alike."""
-    shares = [(values[:, None] > thresholds).mean(axis=0) for values in scores.values()]
+    shares = [(values[..., None] > thresholds).mean(axis=-2) for values in scores.values()]
     result: Array = np.mean(shares, axis=0)
     return result
 
 
 def profile_band(scores: Scores, thresholds: Array, *, level: float = LEVEL, seed: int = 0) -> tuple[Array, Array]:
     """Return the ends of the profile's pointwise bootstrap interval."""
-    rng = np.random.default_rng(seed)
-    draws = np.stack([profile(_resampled(scores, rng), thresholds) for _ in range(RESAMPLES // 4)])
+    draws = profile(_resampled(scores, np.random.default_rng(seed)), thresholds)
     low, high = np.quantile(draws, _tails(level, [scores]), axis=0)
     return low, high
 
 
 def probability_of_improvement(better: Scores, than: Scores) -> float:
     """Return P(a run of one arm beats a run of the other), a tie counting half, mean over their common tasks."""
-    found = []
-    for task in better:
-        if task in than:
-            difference = better[task][:, None] - than[task][None]
-            found.append(float(((difference > 0) + 0.5 * (difference == 0)).mean()))
-    return float(np.mean(found)) if found else math.nan
+    return float(_improvement(better, than))
 
 
 def improvement_interval(better: Scores, than: Scores, *, level: float = LEVEL, seed: int = 0) -> Interval:
     """Return the probability of improvement with its interval; both arms are resampled."""
-    return _bootstrap(
-        lambda draw: probability_of_improvement(draw(better), draw(than)), [better, than], level, seed, (0.0, 1.0)
-    )
+    return _bootstrap(_improvement, [better, than], level, seed)
+
+
+def _improvement(better: Scores, than: Scores) -> Array:
+    common = [task for task in better if task in than]
+    differences = [better[task][..., :, None] - than[task][..., None, :] for task in common]
+    found = [((d > 0) + 0.5 * (d == 0)).mean(axis=(-2, -1)) for d in differences]
+    return np.mean(found, axis=0) if found else np.array(math.nan)
 
 
 def frames_to_reach(grid: Array, mean_curve: Array, score: float) -> float:
@@ -135,28 +134,19 @@ def sample_efficiency(grid: Array, curve_a: Array, curve_b: Array) -> float:
     return frames_to_reach(grid, curve_b, final) / needed if math.isfinite(needed) else 0.0
 
 
-Draw = Callable[[Scores], Scores]
-
-
-def _bootstrap(
-    statistic: Callable[[Draw], float],
-    data: Sequence[Scores],
-    level: float,
-    seed: int,
-    limits: tuple[float, float] = (-math.inf, math.inf),
-) -> Interval:
+def _bootstrap(statistic: Callable[..., Array], data: Sequence[Scores], level: float, seed: int) -> Interval:
+    """Return a statistic of (..., runs) arrays, one mapping for each of ``data``, with its interval."""
     rng = np.random.default_rng(seed)
-    estimate = statistic(lambda scores: scores)
+    estimate = float(statistic(*data))
     if any(len(values) < 2 for scores in data for values in scores.values()):
         return Interval(estimate, math.nan, math.nan)
-    draws = [statistic(lambda scores: _resampled(scores, rng)) for _ in range(RESAMPLES)]
-    low, high = np.quantile(draws, _tails(level, data))
-    return Interval(estimate, float(max(low, limits[0])), float(min(high, limits[1])))
+    low, high = np.quantile(statistic(*(_resampled(scores, rng) for scores in data)), _tails(level, data))
+    return Interval(estimate, float(low), float(high))
 
 
 def _resampled(scores: Scores, rng: np.random.Generator) -> dict[str, Array]:
-    """Draw as many runs of every task as there are, with replacement."""
-    return {task: values[rng.integers(len(values), size=len(values))] for task, values in scores.items()}
+    """Draw as many runs of every task as there are, with replacement, (RESAMPLES, runs)."""
+    return {task: values[rng.integers(len(values), size=(RESAMPLES, len(values)))] for task, values in scores.items()}
 
 
 def _tails(level: float, data: Sequence[Scores]) -> tuple[float, float]:

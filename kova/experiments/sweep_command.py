@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.progress import track
 from rich.table import Table
 
+from kova.experiments import environments
 from kova.experiments.config import WrongCall, one_line
 from kova.experiments.engines import Engine
 from kova.experiments.engines.process import LOG
@@ -35,7 +36,7 @@ def run(sweep: Sweep, out: Path, engine: Engine, attempts: int, console: Console
         WrongCall: The sweep or the directory is not sound, or another call is at it.
         SystemExit: Runs failed (1), or the user stopped it (130); the same command goes on.
     """
-    runs = sweep.runs()
+    runs = _checked(sweep)
     command = f"kova sweep {shlex.quote(sweep.name)} --out {shlex.quote(str(out))}"
     try:
         (out / RUNS).mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     Raises:
         WrongCall: The sweep is not sound, or a run cannot be built.
     """
-    runs = sweep.runs()
+    runs = _checked(sweep)
     finished = {run.key for run in runs if is_finished(out / RUNS / run.name)}
     kinds = {_kind(run): run for run in runs}
     shown = track(kinds.items(), "measuring", console=console, transient=True)
@@ -82,6 +83,14 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     console.print(table, highlight=False)
     waiting = [costs[_kind(run)] for run in runs if run.key not in finished]
     console.print(_total(waiting, len(runs), jobs), highlight=False, soft_wrap=True)
+
+
+def _checked(sweep: Sweep) -> list[PlannedRun]:
+    """Return the runs; a name of an environment that is wrong shows now, not in the middle of the night."""
+    runs = sweep.runs()
+    for config in {run.config.env: run.config for run in runs}.values():
+        environments.make(config).close()
+    return runs
 
 
 def _total(waiting: Sequence[Estimate], count: int, jobs: int) -> str:

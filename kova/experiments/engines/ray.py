@@ -11,6 +11,7 @@ import contextlib
 import io
 import logging
 import shutil
+import socket
 import tarfile
 import tempfile
 from pathlib import Path
@@ -66,6 +67,7 @@ class RayEngine:
     """
 
     def __init__(self, address: str | None = None, slots: int | None = None, *, fetch: bool = False) -> None:
+        _check_address(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -111,6 +113,20 @@ class RayEngine:
                 ray.cancel(handle, force=True)
         self._running.clear()
         ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Knock: Ray itself tries for minutes before it says that nobody is there."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdigit() or "://" in str(address):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise WrongCall(
+            f"the Ray cluster at {address!r} cannot be reached: {one_line(error)}; "
+            "leave --address out to start one on this machine"
+        ) from None
 
 
 def _unpack(packed: bytes, run: Path) -> None:

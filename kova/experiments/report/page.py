@@ -137,9 +137,9 @@ def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section
     reference = comparison.reference
     note = (
         "Scores are the last 100 training episodes of each run, mean ± standard deviation over seeds. IQM: "
-        "interquartile mean of scores normalised so that in each task 0 is the worst run of any arm and 1 the best, with "
-        f"a 95 % stratified bootstrap interval. Sample efficiency: frames {reference} needed for its final score / "
-        "frames this arm needed for it; - where it never got there."
+        "interquartile mean of scores normalised so that in each task 0 is the worst run of any arm and 1 the best, "
+        f"with a 95 % stratified bootstrap interval. Sample efficiency: frames {reference} needed for its final score "
+        "/ frames this arm needed for it; - where it never got there."
     )
     lines = {
         "IQM, all tasks": [_interval(row.iqm) for row in rows],

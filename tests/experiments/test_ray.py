@@ -1,0 +1,88 @@
+"""The Ray engine on a real cluster of two nodes: the local engine's results, also when a node is lost."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import sweeps
+from test_sweep import assert_same_sweep
+
+from kova.experiments.engines import LocalEngine
+from kova.experiments.run_directory import write_whole
+from kova.experiments.scheduler import Scheduler
+from kova.experiments.sweep import Sweep
+
+ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory) -> Sweep:
+    return Sweep.from_file(sweeps.write(tmp_path_factory.mktemp("ray") / "tiny.yaml", seeds=2))
+
+
+@pytest.fixture(scope="module")
+def local(sweep, tmp_path_factory) -> Path:
+    """The sweep on the local engine."""
+    out = tmp_path_factory.mktemp("local")
+    schedule(sweep, out, LocalEngine(2)).run()
+    return out
+
+
+@pytest.fixture(scope="module", autouse=True)
+def importable():
+    """Let Ray's workers find the test modules that their pickles name."""
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = f"{Path(__file__).parent}{os.pathsep}{before}"
+    yield
+    os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 10**8})
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+def schedule(sweep: Sweep, out: Path, engine) -> Scheduler:
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    write_whole(out / "sweep.yaml", sweep.to_yaml())
+    return Scheduler(sweep.runs(), out / "runs", engine)
+
+
+@pytest.mark.parametrize("fetch", [False, True], ids=["shared disk", "files sent back"])
+def test_a_cluster_that_loses_a_node_gives_the_local_results(fetch, cluster, sweep, local, tmp_path):
+    from kova.experiments.engines.ray import RayEngine
+
+    node = cluster.add_node(num_cpus=1, object_store_memory=10**8)
+    cluster.wait_for_nodes()
+    scheduler = schedule(sweep, tmp_path, RayEngine(cluster.address, fetch=fetch))
+    begun, killed = time.monotonic(), []
+
+    def lose_the_node(tasks) -> None:
+        running = [task for task in tasks if task.state == "running"]
+        # Both nodes are at work by now: a task takes some seconds only to import.
+        if not killed and len(running) == 2 and time.monotonic() - begun > 6.0:
+            cluster.remove_node(node, allow_graceful=False)
+            killed.append(node)
+
+    scheduler.run(lose_the_node)
+    assert killed, "the sweep was over before a node could be lost"
+    assert [task.state for task in scheduler.tasks] == ["finished"] * 4
+    assert_same_sweep(tmp_path, local)
+
+
+def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
+    output = sweeps.finish("quick", "--engine", "ray", "--address", "127.0.0.1:1", "--out", tmp_path / "out", code=2)
+    assert "cannot be reached" in output
+    assert not (tmp_path / "out").exists()

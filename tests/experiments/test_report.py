@@ -1,0 +1,218 @@
+"""The report: none, one or many runs, damaged ones, and how the page behaves in a browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from kova.cli import app
+from kova.experiments.comparison import Comparison
+from kova.experiments.results import collect
+from kova.experiments.sweep import PlannedRun, Sweep
+
+runner = CliRunner()
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def write_run(folder: Path, run: PlannedRun, state: str = "finished", level: float = 0.0) -> Path:
+    """Write what a run of 1,000 frames leaves behind, with returns around ``level``."""
+    path = folder / "runs" / run.name
+    (path / "checkpoints").mkdir(parents=True)
+    (path / "config.yaml").write_text(run.config.to_yaml())
+    (path / "status.json").write_text(json.dumps({"state": state, "step": 1000, "steps": 1000}))
+    rng = np.random.default_rng(run.config.seed)
+    with (path / "monitor.csv").open("w") as file:
+        file.write('#{"t_start": 0, "env_id": "x"}\nr,l,t,step\n')
+        for step in range(50, 1001, 50):
+            file.write(f"{level + step / 10 + rng.normal()},50,{step / 100},{step}\n")
+    with (path / "progress.csv").open("w") as file:
+        file.write("time/total_timesteps,train/entropy,train/policy_loss,train/explained_variance\n")
+        for step in range(200, 1001, 200):
+            file.write(f"{step},{1.5 - step / 1000},{-0.01},{step / 2000}\n")
+    return path
+
+
+def sweep(seeds: int, environments: int = 1, arms: dict | None = None) -> Sweep:
+    return Sweep(
+        "made-up",
+        ["ppo"],
+        [f"Task{number}-v0" for number in range(environments)],
+        arms or {"Adam": {"critic": "adam"}, "KOVA </script>": {}},
+        seeds,
+        set={"steps": 1000},
+    )
+
+
+def write_sweep(folder: Path, planned: Sweep) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sweep.yaml").write_text(planned.to_yaml())
+    return [write_run(folder, run, level=10.0 * (run.arm != "Adam")) for run in planned.runs()]
+
+
+def report(folder: Path, *words: str) -> str:
+    page = folder.parent / "report.html"
+    result = runner.invoke(app, ["report", str(folder), "-o", str(page), *words])
+    assert result.exit_code == 0, result.output
+    return page.read_text()
+
+
+def charts(page: str) -> dict:
+    start = page.index('type="application/json">') + len('type="application/json">')
+    found: dict = json.loads(page[start : page.index("</script>", start)])
+    return found
+
+
+def test_a_directory_without_runs_gives_a_page_that_says_so(tmp_path):
+    (tmp_path / "empty").mkdir()
+    page = report(tmp_path / "empty")
+    assert "No run can be read below this directory yet." in page
+    assert charts(page) == {}
+
+
+def test_one_run_gives_curves_without_intervals(tmp_path):
+    write_run(tmp_path / "one", sweep(1).runs()[0])
+    page = report(tmp_path / "one")
+    assert {name.rsplit("-", 1)[0] for name in charts(page)} == {
+        *("return", "entropy", "policy-loss", "explained-variance", "statistics", "wall-clock"),
+    }
+    assert "1 finished runs of 1" in page
+
+
+def test_five_hundred_runs_give_one_curve_for_each_arm_and_task(tmp_path):
+    write_sweep(tmp_path / "many", sweep(50, environments=5))
+    page = report(tmp_path / "many")
+    found = charts(page)
+    assert "500 finished runs of 500; 5 tasks, 2 arms, 50 seeds." in page
+    assert sum(name.startswith("return-") for name in found) == 5
+    for name in (f"return-{task}" for task in range(5)):
+        lines = [trace["name"] for trace in found[name]["data"] if trace.get("mode") == "lines"]
+        assert lines == ["Adam", "KOVA </script>"]
+
+
+def test_damaged_runs_are_listed_and_stop_nothing(tmp_path):
+    paths = write_sweep(tmp_path / "s", sweep(4))
+    (paths[0] / "config.yaml").write_text("algo: [")
+    (paths[1] / "progress.csv").write_text("time/total_timesteps,train/entropy\n100,abc\n")
+    (paths[2] / "status.json").write_text("{")
+    (paths[3] / "monitor.csv").write_bytes(b"\xff\xfe\x00")
+    (paths[4] / "config.yaml").unlink()
+    (paths[5] / "progress.csv").unlink()
+    results = collect(tmp_path / "s")
+    assert {one.path for one in results.damaged} == set(paths[:6])
+    assert {run.path for run in results.runs} == set(paths[6:])
+    page = report(tmp_path / "s")
+    for path in paths[:6]:
+        assert str(path) in page
+    assert "6 damaged directories" in page
+
+
+def test_runs_that_are_not_finished_are_listed_and_not_compared(tmp_path):
+    planned = sweep(3)
+    paths = write_sweep(tmp_path / "s", planned)
+    (paths[0] / "status.json").write_text(json.dumps({"state": "failed", "error": "ValueError: it broke"}))
+    (paths[1] / "status.json").write_text(json.dumps({"state": "running"}))
+    results = collect(tmp_path / "s")
+    assert len(results.finished) == 4
+    assert sorted(run.state for run in results.runs if run.state != "finished") == ["failed", "stopped"]
+    assert "ValueError: it broke" in report(tmp_path / "s")
+
+
+def test_the_numbers_of_the_comparison(tmp_path):
+    write_sweep(tmp_path / "s", sweep(5))
+    comparison = Comparison(collect(tmp_path / "s").finished)
+    rows = {row.arm: row for row in comparison.table()}
+    kova = rows["KOVA </script>"]
+    assert comparison.reference == "Adam"
+    assert rows["Adam"].improvement is None
+    # Ten better at every frame, with noise of one.
+    assert kova.improvement.estimate == 1.0
+    mean, _ = kova.finals["PPO Task0-v0"]
+    assert mean == pytest.approx(rows["Adam"].finals["PPO Task0-v0"][0] + 10, abs=1e-6)
+    assert kova.efficiency["PPO Task0-v0"] > 1.2
+    assert kova.seconds == 10.0
+
+
+def test_the_grid_of_eta_and_noise_has_a_cell_for_every_pair(tmp_path):
+    arms = {
+        f"{eta} {noise}": {"set": {"critic.evolution": f"FadingMemory({eta})", "critic.noise": f"{noise}()"}}
+        for eta in (0.1, 0.01)
+        for noise in ("BatchSize", "MaxRatio")
+    }
+    write_sweep(tmp_path / "s", sweep(2, arms=arms))
+    found = charts(report(tmp_path / "s"))
+    grids = [chart for name, chart in found.items() if name.startswith("grid-")]
+    assert len(grids) == 3
+    assert grids[0]["data"][0]["x"] == ["BatchSize", "MaxRatio"]
+    assert grids[0]["data"][0]["y"] == ["η = 0.1", "η = 0.01"]
+    # The last ten of a hundred points: nine hold what was logged at frame 800, one what was logged at 1,000.
+    np.testing.assert_allclose(grids[1]["data"][0]["z"], (9 * 0.7 + 0.5) / 10)
+
+
+def test_figures_and_the_table_of_curves(tmp_path):
+    write_sweep(tmp_path / "s", sweep(2))
+    figures, data = tmp_path / "figures", tmp_path / "curves.csv"
+    report(tmp_path / "s", "--figures", str(figures), "--data", str(data))
+    names = {path.name for path in figures.iterdir()}
+    assert names == {"fig3-ppo.png", "fig3-ppo.svg", "fig4-ppo.png", "fig4-ppo.svg"}
+    assert all(path.stat().st_size > 5_000 for path in figures.iterdir())
+    rows = list(csv.DictReader(data.read_text().splitlines()))
+    assert len(rows) == 2 * 2 * 100
+    assert {row["arm"] for row in rows} == {"Adam", "KOVA </script>"}
+    assert float(rows[99]["return"]) == pytest.approx(52.5, abs=1.5)
+
+
+def test_the_page_needs_no_network(tmp_path):
+    write_run(tmp_path / "one", sweep(1).runs()[0])
+    page = report(tmp_path / "one")
+    head = page[: page.index("<script>")]
+    assert "http" not in head
+    assert "<script src" not in page
+    assert "<link" not in page
+
+
+@pytest.mark.parametrize("words", [["nowhere"], ["."]])
+def test_a_wrong_call_is_one_line(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    result = runner.invoke(app, ["report", *words, "-o", "file/report.html"])
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
+def test_the_page_in_a_browser(width, tmp_path):
+    from playwright.sync_api import sync_playwright
+
+    write_sweep(tmp_path / "s", sweep(3, environments=2))
+    report(tmp_path / "s")
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: request.url.startswith("file:") or complaints.append(request.url))
+        page.goto((tmp_path / "report.html").as_uri())
+        page.wait_for_selector("body[data-ready=true]")
+        lines = "#return .chart .scatterlayer .js-line"
+        # A curve and the outline of its band for each arm on each task.
+        assert page.locator(lines).count() == 2 * 2 * 2
+        page.get_by_role("button", name="KOVA").click()
+        assert page.locator(lines).count() == 2 * 2
+        assert page.get_by_role("button", name="KOVA").get_attribute("aria-pressed") == "false"
+        page.get_by_role("button", name="KOVA").click()
+        assert page.locator(lines).count() == 2 * 2 * 2
+        # Nothing sticks out of the page.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        browser.close()
+    assert complaints == []

@@ -1,0 +1,271 @@
+"""Sweeps: what they expand to, and that every run is done once and whole, whatever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import sweeps
+from killed_runs import assert_same
+from typer.testing import CliRunner
+
+from kova.cli import app
+from kova.experiments.config import RunConfig, WrongCall
+from kova.experiments.engines import LocalEngine, make
+from kova.experiments.scheduler import Scheduler
+from kova.experiments.sweep import PlannedRun, Sweep, shipped_sweeps
+
+runner = CliRunner()
+
+
+def planned(*assignments: str, preset: str = "default") -> PlannedRun:
+    return PlannedRun("arm", RunConfig.from_preset("ppo", "Hopper-v4", preset).with_overrides(assignments))
+
+
+def test_the_shipped_sweeps_are_the_papers():
+    counts = {name: len(Sweep.find(name).runs()) for name in shipped_sweeps()}
+    assert counts == {
+        "mujoco-300k": 2 * 3 * 4 * 3,
+        "paper-fig3-ppo": 5 * 6 * 8,
+        "paper-fig3-trpo": 5 * 6 * 8,
+        "paper-fig4": 2 * 7 * 8,
+        "quick": 2 * 3 * 2,
+    }
+
+
+def test_the_papers_arms_keep_its_tables():
+    runs = {(run.arm, run.config.env): run.config for run in Sweep.find("paper-fig3-ppo").runs()}
+    hopper = runs["KOVA Memoryless", "Hopper-v4"]
+    assert (hopper.critic["evolution"], hopper.critic["step_size"]) == ("Memoryless(0.1)", 0.1)
+    assert runs["KOVA Memoryless", "Swimmer-v4"].critic["evolution"] == "Memoryless(0.01)"
+    assert runs["KOVA FadingMemory", "Walker2d-v4"].critic["evolution"] == "FadingMemory(0.01)"
+    assert runs["KOVA FadingMemory", "Walker2d-v4"].steps == 2_000_000
+    assert runs["Adam (joint clip)", "Hopper-v4"].critic == {"optimizer": "upstream"}
+    assert runs["Adam (separate clip)", "Hopper-v4"].critic == {"optimizer": "adam"}
+
+
+def test_a_run_is_named_by_its_content():
+    first = planned("critic.evolution=FadingMemory(0.1)")
+    assert planned("critic.evolution=FadingMemory(eta=0.10)").key == first.key
+    assert planned("critic.evolution=FadingMemory(0.2)").key != first.key
+    assert planned("critic.evolution=FadingMemory(0.1)", "seed=1").key != first.key
+    named_otherwise = PlannedRun("another arm", first.config.changed(preset="mine"))
+    assert named_otherwise.key == first.key
+
+
+def test_a_name_once_given_does_not_change():
+    config = RunConfig("ppo", "Hopper-v4", algorithm={"learning_rate": "linear(3e-4)"}, critic={"optimizer": "adam"})
+    assert PlannedRun("arm", config).name == "ppo-Hopper-v4-adam-seed0-f928e157bb22"
+
+
+def test_seeds_come_first_so_that_a_stopped_sweep_has_every_arm():
+    runs = Sweep.find("quick").runs()
+    assert [run.config.seed for run in runs] == [0] * 6 + [1] * 6
+
+
+def test_settings_of_the_filter_are_for_arms_that_have_one(tmp_path):
+    path = sweeps.write(tmp_path / "s.yaml", set={"steps": 64, "critic.covariance": "diagonal"})
+    adam, kova = (run.config.critic for run in Sweep.from_file(path).runs())
+    assert adam == {"optimizer": "adam"}
+    assert kova["covariance"] == "diagonal"
+
+
+WRONG = {
+    "an unknown part": ({"seed": 3}, "'seed'", "did you mean 'seeds'?"),
+    "no list of algorithms": ({"algorithms": "ppo"}, "algorithms must be a list"),
+    "no arms": ({"arms": {}}, "arms must name at least one"),
+    "arms that are a list": ({"arms": ["adam"]}, "arms must be a mapping"),
+    "an unknown part of an arm": ({"arms": {"A": {"crtic": "adam"}}}, "arms.A", "did you mean 'critic'?"),
+    "an unknown critic": ({"arms": {"A": {"critic": "sgd"}}}, "arm 'A'", "kova, adam, upstream"),
+    "an unknown setting": ({"arms": {"A": {"set": {"critic.eta": 1}}}}, "arm 'A'", "critic.eta"),
+    "a value out of range": ({"arms": {"A": {"set": {"critic.step_size": 2}}}}, "arm 'A'", "step_size"),
+    "two arms that are one": ({"arms": {"A": {}, "B": {}}}, "'A' and 'B' are the same run"),
+    "no seeds": ({"seeds": 0}, "seeds must be"),
+    "the same seed twice": ({"seeds": [1, 1]}, "seeds must be"),
+    "an unknown algorithm": ({"algorithms": ["pppo"]}, "did you mean 'ppo'?"),
+    "an unknown environment": ({"environments": ["CartPole-v9x"]}, "CartPole-v9x"),
+    "an unknown preset": ({"preset": "papers"}, "did you mean 'paper'?"),
+    "a name with a slash": ({"name": "a/b"}, "without slashes"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_sweep_is_one_line_and_leaves_nothing(case, tmp_path):
+    changes, *says = WRONG[case]
+    path = sweeps.write(tmp_path / "s.yaml", **changes)
+    result = runner.invoke(app, ["sweep", str(path), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1
+    for words in says:
+        assert words in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["quik"], "did you mean 'quick'?"),
+        (["nowhere.yaml"], "nowhere.yaml"),
+        (["quick", "--engine", "dask"], "local, ray"),
+        (["quick", "--address", "auto"], "--engine ray"),
+        (["quick", "--jobs", "0"], "--jobs"),
+    ],
+)
+def test_a_wrong_call_is_one_line(words, says, tmp_path):
+    result = runner.invoke(app, ["sweep", *words, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_says_what_it_takes_and_does_nothing(tmp_path):
+    path = sweeps.write(tmp_path / "s.yaml", seeds=3)
+    result = runner.invoke(app, ["sweep", str(path), "--dry-run", "--jobs", "2", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "6 runs, 0 finished; about 0:00:" in result.output
+    assert "MiB" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> Path:
+    """A tiny sweep that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("sweep")
+    output = sweeps.finish(sweeps.write(folder / "tiny.yaml"), "--jobs", "2", "--out", folder / "out")
+    assert "2 finished, 0 kept from before, 0 failed" in output
+    return folder / "out"
+
+
+def test_every_run_is_finished_and_named_in_the_manifest(done):
+    assert [sweeps.state(run) for run in sweeps.runs(done)] == ["finished", "finished"]
+    planned_names = {run.name for run in Sweep.from_file(done / "sweep.yaml").runs()}
+    assert {run.name for run in sweeps.runs(done)} == planned_names
+
+
+def test_a_second_call_does_nothing_and_a_larger_sweep_only_what_is_new(done):
+    before = sweeps.fingerprint(done)
+    output = sweeps.finish(done / "sweep.yaml", "--jobs", "2", "--out", done)
+    assert "0 finished, 2 kept from before, 0 failed" in output
+    assert sweeps.fingerprint(done) == before
+    larger = sweeps.write(
+        done.parent / "larger.yaml", arms={"Adam": {"critic": "adam"}, "KOVA": {}, "joint": {"critic": "upstream"}}
+    )
+    output = sweeps.finish(larger, "--jobs", "2", "--out", done)
+    assert "1 finished, 2 kept from before, 0 failed" in output
+    after = sweeps.fingerprint(done)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == 3
+
+
+def test_a_run_that_cannot_be_done_fails_after_its_attempts_and_stops_no_other(tmp_path):
+    arms = {"KOVA": {}, "too wide": {"set": {"critic.prior_variance": 1e38}}}
+    path = sweeps.write(tmp_path / "s.yaml", arms=arms)
+    output = sweeps.finish(path, "--jobs", "2", "--attempts", "2", "--out", tmp_path / "out", code=1)
+    assert "1 finished, 0 kept from before, 1 failed" in output
+    assert "failed  ppo CartPole-v1 too wide seed 0: NumericalError" in output
+    assert sorted(map(sweeps.state, sweeps.runs(tmp_path / "out"))) == ["failed", "finished"]
+    log = next(run for run in sweeps.runs(tmp_path / "out") if sweeps.state(run) == "failed") / "log.txt"
+    assert log.read_text().count("NumericalError") == 2
+
+
+def test_a_killed_worker_is_started_again_where_it_was(done, tmp_path):
+    driver = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
+    os.kill(sweeps.training_pid(tmp_path), signal.SIGKILL)
+    output, _ = driver.communicate(timeout=300)
+    assert driver.returncode == 0, output
+    assert_same_sweep(tmp_path, done)
+
+
+def test_a_killed_driver_takes_its_workers_along_and_loses_nothing(done, tmp_path):
+    driver = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
+    worker = sweeps.training_pid(tmp_path)
+    driver.kill()
+    driver.communicate()
+    assert_ends(worker)
+    sweeps.finish(done / "sweep.yaml", "--jobs", "2", "--out", tmp_path)
+    assert_same_sweep(tmp_path, done)
+
+
+def test_two_calls_do_not_work_in_one_directory(done, tmp_path):
+    first = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
+    sweeps.training_pid(tmp_path)
+    output = sweeps.finish(done / "sweep.yaml", "--out", tmp_path, code=2)
+    assert "another kova sweep is working" in output
+    first.send_signal(signal.SIGINT)
+    output, _ = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "Go on:" in output
+
+
+def test_an_engine_that_is_unknown_names_the_others():
+    with pytest.raises(WrongCall, match="did you mean 'local'"):
+        make("locl")
+
+
+def test_a_scheduler_of_nothing_ends_at_once(tmp_path):
+    scheduler = Scheduler([], tmp_path, LocalEngine(1))
+    scheduler.run()
+    assert scheduler.tasks == []
+
+
+@pytest.mark.slow
+def test_twenty_kills_of_workers_and_drivers_lose_nothing_and_run_nothing_twice(tmp_path):
+    sweeps.finish("quick", "--jobs", "2", "--out", tmp_path / "calm")
+    rng, kills = random.Random(0), 0
+    seen: dict[str, int] = {}
+    while kills < 20:
+        driver = sweeps.start("quick", "--jobs", "2", "--attempts", "30", "--out", tmp_path / "wild")
+        while driver.poll() is None and kills < 20:
+            time.sleep(rng.uniform(2, 12))
+            if rng.random() < 0.5:
+                driver.kill()
+            else:
+                victims = [run for run in sweeps.runs(tmp_path / "wild") if sweeps.state(run) == "running"]
+                if not victims:
+                    continue
+                kill_worker(rng.choice(victims))
+            kills += 1
+            now = sweeps.fingerprint(tmp_path / "wild")
+            assert {name: now[name] for name in seen} == seen, "a finished run was touched"
+            seen = now
+        driver.kill()
+        driver.communicate()
+        if len(seen) == 12:
+            # Everything was finished before all kills were used: once more, elsewhere.
+            (tmp_path / "wild").rename(tmp_path / f"wild-{kills}")
+            seen = {}
+    sweeps.finish("quick", "--jobs", "2", "--out", tmp_path / "wild")
+    for out in tmp_path.glob("wild*"):
+        assert_same_sweep(out, tmp_path / "calm")
+
+
+def kill_worker(run: Path) -> None:
+    # It may have ended, or have been killed already and not been started again.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(json.loads((run / "status.json").read_text())["pid"]), signal.SIGKILL)
+
+
+def assert_ends(pid: int) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the worker outlived its driver")
+
+
+def assert_same_sweep(out: Path, other: Path) -> None:
+    """The same runs are finished with the same numbers, bit for bit."""
+    names = [run.name for run in Sweep.from_file(out / "sweep.yaml").runs()]
+    assert sorted(names) == [run.name for run in sweeps.runs(out)]
+    for name in names:
+        assert sweeps.state(out / "runs" / name) == "finished"
+        assert_same(out / "runs" / name, other / "runs" / name)
