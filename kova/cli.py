@@ -149,6 +149,7 @@ def evaluate(
     epilog=_examples(
         "kova sweep quick --jobs 2",
         "kova sweep paper-fig3-ppo --dry-run",
+        "kova sweep paper-fig3-ppo --seeds 3 --set steps=300000 --set critic.covariance=neuron",
         "kova sweep my.yaml --engine ray --address auto --out /shared/my-sweep",
     )
 )
@@ -157,6 +158,10 @@ def sweep(
     engine: Annotated[str, typer.Option(help="local, processes of this machine; or ray, a cluster.")] = "local",
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as cores.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go.", show_default="sweeps/NAME")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many, instead of the sweep's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting for every run; repeatable.")
+    ] = None,
     attempts: Annotated[int, typer.Option(min=1, help="How often a run may fail without a new checkpoint.")] = 3,
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster; auto finds the one this machine is in.")
@@ -172,9 +177,10 @@ def sweep(
     quick, mujoco-300k, paper-fig3-ppo, paper-fig3-trpo, paper-fig4.
     """
     from kova.experiments import engines, sweep_command
+    from kova.experiments.config import parsed
     from kova.experiments.sweep import Sweep
 
-    found = Sweep.find(name)
+    found = Sweep.find(name).changed(seeds, parsed(settings or ()))
     target = Path("sweeps") / found.name if out is None else out
     if dry_run:
         sweep_command.dry_run(found, target, engines.slots(jobs), Console())

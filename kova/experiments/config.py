@@ -159,15 +159,9 @@ class RunConfig:
         Raises:
             WrongCall: A key is unknown or a value unreadable.
         """
-        settings: dict[str, Any] = {}
         for assignment in assignments:
-            key, equals, text = assignment.partition("=")
-            key = key.strip()
-            if not equals or not key:
-                raise WrongCall(f"{assignment!r} is not key=value, as in critic.evolution=PriorRelaxation(0.02)")
-            _known(key, settable(self.algo))
-            settings[key] = _parsed(text, key)
-        return self.with_values(settings)
+            _known(assigned_key(assignment), settable(self.algo))
+        return self.with_values(parsed(assignments))
 
     def with_values(self, settings: Mapping[str, Any]) -> RunConfig:
         """Return this run with {key: value} applied, all at once.
@@ -220,6 +214,27 @@ class RunConfig:
             return cls(**content)
         except WrongCall as error:
             raise WrongCall(f"{path}: {error}") from None
+
+
+def assigned_key(assignment: str) -> str:
+    """Return the key of a ``key=value`` text.
+
+    Raises:
+        WrongCall: It is not one.
+    """
+    key, equals, _ = assignment.partition("=")
+    if not equals or not key.strip():
+        raise WrongCall(f"{assignment!r} is not key=value, as in critic.evolution=PriorRelaxation(0.02)")
+    return key.strip()
+
+
+def parsed(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return {key: value} of ``key=value`` texts.
+
+    Raises:
+        WrongCall: One of them cannot be read.
+    """
+    return {(key := assigned_key(text)): _parsed(text.partition("=")[2], key) for text in assignments}
 
 
 @cache

@@ -6,8 +6,12 @@ import resource
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
 import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from kova.experiments import environments
@@ -15,8 +19,8 @@ from kova.experiments.config import RunConfig
 from kova.experiments.training import build
 from kova.optimizer import KOVA
 
-#: Frames of a probe; a multiple of every usual minibatch.
-PROBE = 256
+#: Frames of a probe, done once to warm up and once by the clock; a multiple of every usual minibatch.
+PROBE = 128
 
 
 @dataclass(frozen=True)
@@ -49,26 +53,33 @@ def estimate(config: RunConfig) -> Estimate:
 def _probe(config: RunConfig) -> Estimate:
     env = environments.normalized(environments.make(config), config)
     model = build(config, env)
+    frames = PROBE
     if isinstance(model, OnPolicyAlgorithm):
-        rollout = min(model.n_steps, max(1, PROBE // config.n_envs))
-        model.n_steps = model.rollout_buffer.buffer_size = rollout
+        model.n_steps = model.rollout_buffer.buffer_size = min(model.n_steps, max(1, PROBE // config.n_envs))
         model.rollout_buffer.reset()
-        frames = 2 * rollout * config.n_envs
-    else:
-        model.learning_starts = min(model.learning_starts, PROBE)  # type: ignore[attr-defined]
-        frames = 2 * PROBE
+        frames = model.n_steps * config.n_envs
+    elif isinstance(model, OffPolicyAlgorithm):
+        model.learning_starts = min(model.learning_starts, PROBE)
     # Random numbers of the whole program are not the probe's to change.
     with torch.random.fork_rng(devices=[]):
+        model.learn(frames, log_interval=10 * frames)
         start = time.perf_counter()
-        model.learn(frames, log_interval=frames)
+        model.learn(frames, log_interval=10 * frames, reset_num_timesteps=False)
         seconds = time.perf_counter() - start
     env.close()
+    return Estimate(seconds / frames * config.steps, _resident() + _held(model))
+
+
+def _held(model: BaseAlgorithm) -> int:
+    """Return the bytes that grow with the run's settings: P, and the replay buffer."""
     optimizer = getattr(model, "critic_optimizer", None)
     covariance = optimizer.covariance.nbytes if isinstance(optimizer, KOVA) else 0
-    return Estimate(seconds / frames * config.steps, _resident() + covariance)
+    replay = vars(model.replay_buffer) if isinstance(model, OffPolicyAlgorithm) else {}
+    return covariance + sum(value.nbytes for value in replay.values() if isinstance(value, np.ndarray))
 
 
+@cache
 def _resident() -> int:
-    """Return the most memory this process has had: Python, torch, the environment, and the buffers of the probe."""
+    """Return the most memory this process had by the end of the first probe: Python, torch, the environment."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak

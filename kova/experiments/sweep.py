@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,10 @@ class Sweep:
         if path.suffix in (".yaml", ".yml") or path.exists():
             return cls.from_file(path)
         raise WrongCall(f"sweep {name!r} is neither a file nor one that comes with kova{suggestion(name, shipped)}")
+
+    def changed(self, seeds: int | None, settings: Mapping[str, Any]) -> Sweep:
+        """Return this sweep with another number of seeds and further settings for every run."""
+        return replace(self, seeds=self.seeds if seeds is None else seeds, set={**self.set, **settings})
 
     def runs(self) -> list[PlannedRun]:
         """Return every run, seed by seed: a sweep that is stopped half-way has all arms on some seeds.

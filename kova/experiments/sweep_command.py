@@ -70,16 +70,16 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     shown = track(kinds.items(), "measuring", console=console, transient=True)
     costs = {kind: estimate(run.config) for kind, run in shown}
     table = Table(box=None, header_style="bold")
-    for column in ("algorithm", "environment", "arm"):
-        table.add_column(column)
-    for column in ("frames", "seeds", "left", "per run", "memory"):
-        table.add_column(column, justify="right")
+    table.add_column("task", no_wrap=True)
+    table.add_column("arm")
+    for column in ("frames", "left", "per run", "memory"):
+        table.add_column(column, justify="right", no_wrap=True)
     for kind, first in kinds.items():
         own = [run for run in runs if _kind(run) == kind]
         left = sum(run.key not in finished for run in own)
         cost, config = costs[kind], first.config
-        cells = (f"{config.steps:,}", str(len(own)), str(left), _duration(cost.seconds), _size(cost.bytes))
-        table.add_row(config.algo, config.env, first.arm, *cells)
+        cells = (f"{config.steps:,}", f"{left} of {len(own)}", _duration(cost.seconds), _size(cost.bytes))
+        table.add_row(f"{config.algo} {config.env}", first.arm, *cells)
     console.print(table, highlight=False)
     waiting = [costs[_kind(run)] for run in runs if run.key not in finished]
     console.print(_total(waiting, len(runs), jobs), highlight=False, soft_wrap=True)
