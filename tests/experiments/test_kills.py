@@ -13,6 +13,10 @@ from pathlib import Path
 import killed_runs
 import pytest
 from killed_runs import DQN, PPO, assert_same, assert_whole, finish, start, wait_for
+from typer.testing import CliRunner
+
+from kova.cli import app
+from kova.experiments.run_directory import RunDirectory
 
 RESUME = ["--resume", "--run-dir"]
 
@@ -81,6 +85,17 @@ def test_two_kills_of_ppo_change_nothing(ppo: Uninterrupted, tmp_path: Path):
 
 def test_a_kill_of_dqn_changes_nothing(dqn: Uninterrupted, tmp_path: Path):
     kill_and_resume(dqn, tmp_path, kills=1, seed=2)
+
+
+def test_two_processes_do_not_train_in_one_directory(ppo: Uninterrupted, tmp_path: Path):
+    shutil.copytree(ppo.path, tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
+    with RunDirectory(tmp_path / "run").locked():
+        result = CliRunner().invoke(app, ["train", *RESUME, str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert "is being trained by another process" in result.stderr
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
+    assert after == before
 
 
 @pytest.mark.slow
