@@ -62,6 +62,11 @@ def _fail(message: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
+def _console() -> Console:
+    """Return the screen; a name in square brackets is a name and no markup."""
+    return Console(markup=False)
+
+
 def _examples(*lines: str) -> str:
     """Return examples that typer does not wrap."""
     return "\b\n" + "\n".join([f"Example{'s' * (len(lines) > 1)}:", *(f"  {line}" for line in lines)])
@@ -117,7 +122,7 @@ def train(
     from kova.experiments import train_command
 
     asked = train_command.Asked(algo, env, critic, preset, steps, seed, tuple(settings or ()), run_dir)
-    train_command.run(asked, resume=resume, console=Console())
+    train_command.run(asked, resume=resume, console=_console())
 
 
 @app.command(
@@ -142,7 +147,7 @@ def evaluate(
     """
     from kova.experiments import eval_command
 
-    eval_command.run(run, episodes, video, seed, deterministic=not stochastic, console=Console())
+    eval_command.run(run, episodes, video, seed, deterministic=not stochastic, console=_console())
 
 
 @app.command(
@@ -182,11 +187,20 @@ def sweep(
 
     found = Sweep.find(name).changed(seeds, parsed(settings or ()))
     target = Path("sweeps") / found.name if out is None else out
+    engines.check(engine, address=address, fetch=fetch)
     if dry_run:
-        sweep_command.dry_run(found, target, engines.slots(jobs), Console())
+        sweep_command.dry_run(found, target, engines.slots(jobs), _console())
         return
-    chosen = engines.make(engine, jobs=jobs, address=address, fetch=fetch)
-    sweep_command.run(found, target, chosen, attempts, Console())
+    given = {"--engine": engine, "--jobs": jobs, "--address": address, "--attempts": attempts}
+    words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
+    sweep_command.run(
+        found,
+        target,
+        lambda: engines.make(engine, jobs=jobs, address=address, fetch=fetch),
+        attempts,
+        _console(),
+        [*words, *(["--fetch"] if fetch else [])],
+    )
 
 
 @app.command(
@@ -208,7 +222,7 @@ def report(
     """
     from kova.experiments import report_command
 
-    report_command.run(folder, out, figures, data, Console())
+    report_command.run(folder, out, figures, data, _console())
 
 
 @bench.callback()
@@ -227,7 +241,7 @@ def step(
     """
     from kova.experiments import step_benchmark
 
-    step_benchmark.run(out, repeats, Console())
+    step_benchmark.run(out, repeats, _console())
 
 
 @bench.command("train", epilog=_examples("kova bench train --steps 20480 --repeats 3"))
@@ -240,7 +254,7 @@ def bench_train(
     """Time whole PPO runs beside upstream PPO, in turns."""
     from kova.experiments import train_benchmark
 
-    train_benchmark.run(out, env, steps, repeats, Console())
+    train_benchmark.run(out, env, steps, repeats, _console())
 
 
 @bench.command("values", epilog=_examples("kova bench values --seeds 3"))
@@ -254,4 +268,4 @@ def bench_values(
     """
     from kova.experiments import values_benchmark
 
-    values_benchmark.run(out, seeds, Console())
+    values_benchmark.run(out, seeds, _console())

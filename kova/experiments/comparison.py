@@ -83,30 +83,25 @@ class Comparison:
     def __init__(self, runs: Sequence[RunResult]) -> None:
         self.arms = list(dict.fromkeys(run.arm for run in runs))
         self.tasks = [_task(name, [r for r in runs if r.task == name]) for name in dict.fromkeys(r.task for r in runs)]
-        # A task is scored where every run has an episode to show.
-        self.scored = [task for task in self.tasks if all(np.isfinite(arm.final).all() for arm in task.arms.values())]
-
-    @property
-    def reference(self) -> str | None:
-        """The arm others are compared with: the first without a filter, or else the first."""
-        return next((arm for arm in self.arms if arm.lower().startswith("adam")), self.arms[0] if self.arms else None)
+        plain = [run.arm for run in runs if run.config.critic["optimizer"] != "kova"]
+        #: The arm others are compared with: the first without a filter, or else the first.
+        self.reference = next(iter([*plain, *self.arms]), None)
 
     def scores(self) -> dict[str, dict[str, Array]]:
         """Return {arm: {task: final scores}}."""
-        found = {arm: {t.name: t.arms[arm].final for t in self.scored if arm in t.arms} for arm in self.arms}
-        return {arm: scores for arm, scores in found.items() if scores}
+        return {arm: {t.name: t.arms[arm].final for t in self.tasks if arm in t.arms} for arm in self.arms}
 
     def normalised(self) -> dict[str, dict[str, Array]]:
         """Return the scores on the scale of the table: 0 the worst run of a task, 1 the best."""
         return statistics.normalised(self.scores())
 
     def table(self) -> list[Row]:
-        """Return a row for every arm that was scored."""
+        """Return a row for every arm."""
         normalised = self.normalised()
         return [self._row(arm, normalised) for arm in normalised]
 
     def _row(self, arm: str, normalised: dict[str, dict[str, Array]]) -> Row:
-        own = {task.name: task.arms[arm] for task in self.scored if arm in task.arms}
+        own = {task.name: task.arms[arm] for task in self.tasks if arm in task.arms}
         reference = self.reference
         compared = arm != reference and reference in normalised
         return Row(
@@ -123,7 +118,7 @@ class Comparison:
 
     def _efficiency(self, arm: str, reference: str) -> dict[str, float]:
         found = {}
-        for task in self.scored:
+        for task in self.tasks:
             if arm in task.arms and reference in task.arms:
                 curves = [task.arms[name].band(RETURN)[0] for name in (arm, reference)]
                 found[task.name] = statistics.sample_efficiency(task.grid, *curves)

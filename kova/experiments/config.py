@@ -160,7 +160,7 @@ class RunConfig:
             WrongCall: A key is unknown or a value unreadable.
         """
         for assignment in assignments:
-            _known(assigned_key(assignment), settable(self.algo))
+            check_key(assigned_key(assignment), self.algo)
         return self.with_values(parsed(assignments))
 
     def with_values(self, settings: Mapping[str, Any]) -> RunConfig:
@@ -171,7 +171,7 @@ class RunConfig:
         """
         values = asdict(self)
         for key, value in settings.items():
-            _known(key, settable(self.algo))
+            check_key(key, self.algo)
             section, _, name = key.rpartition(".")
             if key == "critic.optimizer":
                 values["critic"] = _critic(values["critic"], value)
@@ -262,6 +262,11 @@ def _parameters(owner: type) -> list[str]:
     return [name for name in found if name not in NOT_SETTABLE]
 
 
+def check_key(key: str, algo: str) -> None:
+    """Raise ``WrongCall`` unless the key is a setting of the algorithm."""
+    _known(key, settable(algo))
+
+
 def _known(key: str, known: Sequence[str]) -> None:
     if key not in known:
         # A name without its section, or in the wrong one, is the usual mistake.
@@ -283,14 +288,18 @@ def _parsed(text: str, key: str) -> Any:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise WrongCall(f"{key}={text!r} cannot be read; write a number, a name, true, false or a [list]") from None
-    # YAML's floats need a dot: 3e-4 and 1e6 would stay texts.
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return value
-        return int(number) if "." not in value and number.is_integer() else number
-    return value
+    return as_number(value)
+
+
+def as_number(value: Any) -> Any:
+    """Return the number that a text of YAML stands for: its floats need a dot, 3e-4 and 1e6 would stay texts."""
+    if not isinstance(value, str):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return int(number) if "." not in value and number.is_integer() else number
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

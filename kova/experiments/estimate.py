@@ -60,20 +60,18 @@ def _probe(config: RunConfig) -> Estimate:
         frames = model.n_steps * config.n_envs
     elif isinstance(model, OffPolicyAlgorithm):
         model.learning_starts = min(model.learning_starts, PROBE)
-    # Random numbers of the whole program are not the probe's to change.
-    with torch.random.fork_rng(devices=[]):
-        model.learn(frames, log_interval=10 * frames)
-        start = time.perf_counter()
-        model.learn(frames, log_interval=10 * frames, reset_num_timesteps=False)
-        seconds = time.perf_counter() - start
+    model.learn(frames, log_interval=10 * frames)
+    before, start = model.num_timesteps, time.perf_counter()
+    model.learn(frames, log_interval=10 * frames, reset_num_timesteps=False)
+    seconds = (time.perf_counter() - start) / (model.num_timesteps - before)
     env.close()
-    return Estimate(seconds / frames * config.steps, _resident() + _held(model))
+    return Estimate(seconds * config.steps, _resident() + _held(model))
 
 
 def _held(model: BaseAlgorithm) -> int:
-    """Return the bytes that grow with the run's settings: P, and the replay buffer."""
+    """Return the bytes that grow with the run's settings: P and its copy in a checkpoint, and the replay buffer."""
     optimizer = getattr(model, "critic_optimizer", None)
-    covariance = optimizer.covariance.nbytes if isinstance(optimizer, KOVA) else 0
+    covariance = 2 * optimizer.covariance.nbytes if isinstance(optimizer, KOVA) else 0
     replay = vars(model.replay_buffer) if isinstance(model, OffPolicyAlgorithm) else {}
     return covariance + sum(value.nbytes for value in replay.values() if isinstance(value, np.ndarray))
 

@@ -31,8 +31,9 @@ def save(comparison: Comparison, folder: Path) -> list[Path]:
             figure = _draw(tasks, metrics, Palette(comparison.arms))
             for kind in ("png", "svg"):
                 path = folder / f"{name}-{algorithm.lower()}.{kind}"
-                figure.savefig(path, dpi=150, format=kind)
-                written.append(path)
+                draft = path.with_name(f".{path.name}.tmp")
+                figure.savefig(draft, dpi=150, format=kind)
+                written.append(draft.replace(path))
     return written
 
 
@@ -41,7 +42,7 @@ def _draw(tasks: Sequence[Task], metrics: Sequence[str], palette: Palette) -> Fi
         figure = Figure(figsize=(3.2 * len(tasks) + 0.4, 2.5 * len(metrics) + 0.7), layout="constrained")
         panels = figure.subplots(len(metrics), len(tasks), squeeze=False)
         lines: dict[str, Any] = {}
-        for row, metric in zip(panels, metrics, strict=True):
+        for place, (row, metric) in enumerate(zip(panels, metrics, strict=True)):
             for axis, task in zip(row, tasks, strict=True):
                 for arm, curves in task.arms.items():
                     mean, std = curves.band(metric)
@@ -49,10 +50,11 @@ def _draw(tasks: Sequence[Task], metrics: Sequence[str], palette: Palette) -> Fi
                     lines[arm] = axis.plot(task.grid, mean, lw=1.4, **style)[0]
                     axis.fill_between(task.grid, mean - std, mean + std, color=palette.colour(arm), alpha=0.15, lw=0)
                 axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-                if row is panels[0]:
+                if place == 0:
                     axis.set_title(task.name)
-                if row is panels[-1]:
+                if place == len(metrics) - 1:
                     axis.set_xlabel("frames")
             row[0].set_ylabel(LABELS[metric])
-        figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=4, frameon=False)
+        columns = max(1, min(len(lines), round(1.5 * len(tasks))))
+        figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=columns, frameon=False)
     return figure

@@ -34,23 +34,32 @@ def run(folder: Path, out: Path, figures: Path | None, data: Path | None, consol
         comparison = Comparison(results.finished)
     command = f"kova report {shlex.quote(str(folder))} -o {shlex.quote(str(out))}"
     title = f"kova: {', '.join(sweep.name for sweep in results.sweeps) or folder.resolve().name}"
-    written = [out]
-    try:
-        with console.status("drawing"):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(out, render(results, title, command))
-            if figures is not None:
+    with console.status("drawing"):
+        page = render(results, title, command)
+        _write(out, page, "-o")
+        written = [out]
+        if data is not None:
+            _write(data, curves_table(comparison).to_csv(index=False), "--data")
+            written.append(data)
+        if figures is not None:
+            try:
                 written += paper_figures.save(comparison, figures)
-            if data is not None:
-                data.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(data, curves_table(comparison).to_csv(index=False))
-                written.append(data)
-    except OSError as error:
-        raise WrongCall(f"{out} cannot be written: {one_line(error)}; choose another -o") from None
+            except OSError as error:
+                raise WrongCall(f"{figures} cannot be written: {one_line(error)}; choose another --figures") from None
     for path in written:
         console.print(str(path), highlight=False, soft_wrap=True)
     for one in results.damaged:
         console.print(f"damaged: {one.path}: {one.reason}", highlight=False, soft_wrap=True)
+
+
+def _write(path: Path, text: str, option: str) -> None:
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a directory")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    except OSError as error:
+        raise WrongCall(f"{path} cannot be written: {one_line(error)}; choose another {option}") from None
 
 
 def curves_table(comparison: Comparison) -> pd.DataFrame:

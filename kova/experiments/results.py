@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kova.experiments.config import RunConfig, WrongCall, one_line
 from kova.experiments.logs import STEP, read_rows
-from kova.experiments.run_directory import RunDirectory
-from kova.experiments.sweep import PlannedRun, Sweep
+from kova.experiments.run_directory import MADE_BY, RunDirectory
+from kova.experiments.sweep import PlannedRun, Sweep, canonical
 from kova.experiments.sweep_command import MANIFEST
 
 Array = npt.NDArray[np.float64]
@@ -48,6 +50,7 @@ class RunResult:
         returns: Of its training episodes.
         metrics: {name in METRICS: what was logged}.
         seconds: Wall-clock of training.
+        made_by: Versions and machine.
     """
 
     path: Path
@@ -58,6 +61,7 @@ class RunResult:
     returns: Series
     metrics: dict[str, Series]
     seconds: float
+    made_by: dict[str, Any]
 
     @property
     def task(self) -> str:
@@ -67,7 +71,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Damaged:
-    """A directory that looks like a run and cannot be read."""
+    """A directory that looks like a run and cannot be used."""
 
     path: Path
     reason: str
@@ -79,7 +83,7 @@ class Results:
 
     Attributes:
         runs: Those that can be read.
-        damaged: The others.
+        damaged: The others, and copies of one that is there.
         sweeps: The sweeps they belong to.
     """
 
@@ -89,8 +93,8 @@ class Results:
 
     @property
     def finished(self) -> list[RunResult]:
-        """Runs that can be compared."""
-        return [run for run in self.runs if run.state == "finished"]
+        """Runs that can be compared: complete, with an episode to show."""
+        return [run for run in self.runs if run.state == "finished" and len(run.returns.values)]
 
 
 def collect(folder: Path) -> Results:
@@ -101,20 +105,60 @@ def collect(folder: Path) -> Results:
     """
     if not folder.is_dir():
         raise WrongCall(f"{folder} is not a directory; name the one that kova sweep or kova train made")
-    sweeps, damaged = [], []
-    for manifest in sorted(folder.rglob(MANIFEST)):
+    sweeps: list[Sweep] = []
+    damaged: list[Damaged] = []
+    for manifest in sorted(folder.rglob(f"{MANIFEST}*.yaml")):
         try:
             sweeps.append(Sweep.from_file(manifest))
         except WrongCall as error:
             damaged.append(Damaged(manifest, one_line(error)))
-    arms = {run.name: run.arm for sweep in sweeps for run in _planned(sweep)}
-    runs = []
+    arms: dict[str, str] = {}
+    for planned in (run for sweep in sweeps for run in _planned(sweep)):
+        arms.setdefault(planned.key, planned.arm)
+    found: dict[str, RunResult] = {}
     for path in _run_directories(folder):
         try:
-            runs.append(_read(path, arms))
-        except (WrongCall, OSError, ValueError, KeyError, TypeError) as error:
+            run, key = _read(path, arms)
+        except Exception as error:
+            # Whatever a damaged file makes its reader raise: the other runs are sound.
             damaged.append(Damaged(path, one_line(error)))
+            continue
+        other = found.get(key)
+        if other is None or (other.state != "finished" and run.state == "finished"):
+            found[key] = run
+        if other is not None:
+            copy = other if found[key] is run else run
+            damaged.append(Damaged(copy.path, f"the same run as {found[key].path}, and counted once"))
+    order = {arm: place for place, arm in enumerate(dict.fromkeys(arms.values()))}
+    runs = sorted(_told_apart(list(found.values())), key=lambda run: order.get(run.arm, len(order)))
     return Results(runs, damaged, sweeps)
+
+
+def _told_apart(runs: list[RunResult]) -> list[RunResult]:
+    """Return the runs with arms renamed where one name stands for several settings: those are no repetitions."""
+    groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for run in runs:
+        settings = _settings(run.config)
+        groups.setdefault((run.task, run.arm), {})[repr(settings)] = settings
+    renamed = []
+    for run in runs:
+        kinds = groups[run.task, run.arm]
+        own = _settings(run.config)
+        differing = [key for key in own if len({repr(kind.get(key)) for kind in kinds.values()}) > 1]
+        suffix = ", ".join(f"{key}={own[key]}" for key in differing)
+        renamed.append(replace(run, arm=f"{run.arm} ({suffix})") if suffix else run)
+    return renamed
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """Return every setting but the seed, {section.name: value}."""
+    flat: dict[str, Any] = {}
+    for name, value in asdict(config).items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": canonical(item) for key, item in value.items()}
+        elif name not in ("seed", "preset"):
+            flat[name] = value
+    return flat
 
 
 def _planned(sweep: Sweep) -> list[PlannedRun]:
@@ -131,7 +175,8 @@ def _run_directories(folder: Path) -> list[Path]:
     return sorted(found.difference(hidden))
 
 
-def _read(path: Path, arms: dict[str, str]) -> RunResult:
+def _read(path: Path, arms: dict[str, str]) -> tuple[RunResult, str]:
+    """Return the run of a directory and its key."""
     directory = RunDirectory(path)
     config = directory.config()
     status = directory.status()
@@ -140,18 +185,28 @@ def _read(path: Path, arms: dict[str, str]) -> RunResult:
     state = str(status.get("state", "not begun"))
     if state == "running" and not directory.is_busy():
         state = "stopped"
-    if state == "finished" and not rows:
-        raise WrongCall("it says that it is finished and has no progress.csv")
-    return RunResult(
+    for name in ("progress.csv", "monitor.csv"):
+        if state == "finished" and not (path / name).is_file():
+            raise WrongCall(f"it says that it is finished and has no {name}")
+    key = PlannedRun("", config).key
+    run = RunResult(
         path,
-        arms.get(path.name) or describe(config),
+        arms.get(key, describe(config)),
         config,
         state,
         str(status.get("error", "")),
         Series(_column(episodes, "step"), _column(episodes, "r")),
         {name: _metric(rows, tags) for name, tags in METRICS.items()},
         float(episodes[-1]["t"]) if episodes else 0.0,
+        _made_by(path),
     )
+    return run, key
+
+
+def _made_by(path: Path) -> dict[str, Any]:
+    """Return versions and machine of the training; runs of older versions do not say."""
+    file = path / MADE_BY
+    return dict(json.loads(file.read_text())) if file.is_file() else {}
 
 
 def _metric(rows: Sequence[dict[str, str]], tags: Sequence[tuple[str, float]]) -> Series:

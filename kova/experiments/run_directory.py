@@ -17,6 +17,8 @@ from filelock import FileLock, Timeout
 from kova.experiments.config import RunConfig, WrongCall, one_line
 
 KEPT_CHECKPOINTS = 2
+#: The file with versions and machine.
+MADE_BY = "made_by.json"
 
 
 class Busy(WrongCall):
@@ -92,12 +94,17 @@ class RunDirectory:
             lock.release()
 
     def is_busy(self) -> bool:
-        """Say whether some process is training here now."""
+        """Say whether some process is training here now; looking leaves no trace."""
+        if not (self.path / ".lock").exists():
+            return False
         try:
             with self.locked():
                 return False
         except Busy:
             return True
+        except OSError:
+            # Nobody trains in what cannot be written.
+            return False
 
     def config(self) -> RunConfig:
         """Read the configuration.
@@ -118,12 +125,25 @@ class RunDirectory:
         )
 
     def status(self) -> dict[str, Any]:
-        """Return the content of ``status.json``, empty if there is none yet."""
+        """Return the content of ``status.json``, empty if there is none yet.
+
+        Raises:
+            ValueError: It is damaged.
+        """
         try:
-            content: dict[str, Any] = json.loads((self.path / "status.json").read_text())
+            content = json.loads((self.path / "status.json").read_text())
         except FileNotFoundError:
             return {}
+        if not isinstance(content, dict):
+            raise ValueError(f"status.json is {content!r}, not a mapping")
         return content
+
+    def is_finished(self) -> bool:
+        """Say whether the run is complete; a status that cannot be read does not say so."""
+        try:
+            return self.status().get("state") == "finished"
+        except (OSError, ValueError):
+            return False
 
     @contextmanager
     def new_checkpoint(self, step: int) -> Iterator[Path]:
@@ -170,9 +190,13 @@ class RunDirectory:
 def write_whole(path: Path, text: str) -> None:
     """Replace a file at once, so that a reader sees the old or the new content and a kill leaves one of them."""
     draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(text)
-    _sync(draft)
-    draft.replace(path)
+    try:
+        draft.write_text(text)
+        _sync(draft)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def _sync(path: Path) -> None:

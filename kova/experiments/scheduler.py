@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
+import csv
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from kova.experiments import worker
+from kova.experiments.config import WrongCall, one_line
 from kova.experiments.engines import Engine, Outcome
 from kova.experiments.logs import STEP, read_rows
 from kova.experiments.run_directory import RunDirectory
 from kova.experiments.sweep import PlannedRun
 
 State = Literal["waiting", "running", "finished", "failed"]
+
+#: Seconds until a run that another process is training is looked at again: doubled every time, up to the second.
+BUSY_PAUSE = (2.0, 60.0)
 
 
 @dataclass
@@ -27,7 +32,7 @@ class Task:
         state: How it is doing.
         failures: In a row, without a new checkpoint in between.
         kept: It was finished before this call.
-        message: Why it failed.
+        message: Why it failed, or what it waits for.
     """
 
     run: PlannedRun
@@ -37,20 +42,38 @@ class Task:
     kept: bool = False
     message: str = ""
     _reached: str = field(default="", repr=False)
+    _pause: float = field(default=0.0, repr=False)
+    _not_before: float = field(default=0.0, repr=False)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is waiting for nothing but its turn."""
+        return self.state == "waiting" and time.monotonic() >= self._not_before
 
     def frames(self) -> int:
         """Return how many frames it has trained on, as far as its log says."""
         if self.state == "finished":
             return self.run.config.steps
-        rows = read_rows(self.path / "progress.csv") if self.state == "running" or self._reached else []
-        return int(float(rows[-1][STEP])) if rows else 0
+        try:
+            rows = read_rows(self.path / "progress.csv") if self.state == "running" or self._reached else []
+            return int(float(rows[-1][STEP])) if rows else 0
+        except (OSError, ValueError, KeyError, csv.Error):
+            return 0
 
     def progressed(self) -> bool:
-        """Say whether there is a newer checkpoint than at the last call."""
+        """Say whether there is a newer checkpoint than there ever was."""
         latest = RunDirectory(self.path).latest_checkpoint()
         reached = "" if latest is None else latest.name
-        newer, self._reached = reached > self._reached, reached
+        newer = reached > self._reached
+        self._reached = max(reached, self._reached)
         return newer
+
+    def hold_back(self) -> None:
+        """Let the process that is training it go on for a while."""
+        first, longest = BUSY_PAUSE
+        self._pause = min(max(first, 2 * self._pause), longest)
+        self._not_before = time.monotonic() + self._pause
+        self.state, self.message = "waiting", "another process is training it"
 
 
 class Scheduler:
@@ -71,7 +94,7 @@ class Scheduler:
         self._engine, self._attempts = engine, attempts
         for task in self.tasks:
             task.progressed()
-            if is_finished(task.path):
+            if RunDirectory(task.path).is_finished():
                 task.state, task.kept = "finished", True
 
     def run(self, watch: Callable[[Sequence[Task]], None] = lambda tasks: None) -> None:
@@ -79,48 +102,54 @@ class Scheduler:
 
         Whatever ends this call ends the processes it started.
         """
-        waiting = deque(task for task in self.tasks if task.state == "waiting")
-        running: dict[Path, Task] = {}
         try:
-            while waiting or running:
-                while waiting and len(running) < self._engine.slots:
-                    task = waiting.popleft()
-                    self._start(task)
-                    running[task.path] = task
+            while any(task.state in ("waiting", "running") for task in self.tasks):
+                for task in self.tasks:
+                    if task.ready and self._running() < self._engine.slots:
+                        self._start(task)
                 watch(self.tasks)
-                for outcome in self._engine.ended(timeout=0.25):
-                    task = running.pop(outcome.run)
-                    self._take(task, outcome)
-                    if task.state == "waiting":
-                        waiting.append(task)
+                outcomes = {outcome.run: outcome for outcome in self._engine.ended(timeout=0.25)}
+                for task in self.tasks:
+                    if task.path in outcomes:
+                        self._take(task, outcomes[task.path])
             watch(self.tasks)
         finally:
             self._engine.stop()
 
+    def _running(self) -> int:
+        return sum(task.state == "running" for task in self.tasks)
+
     def _start(self, task: Task) -> None:
         directory = RunDirectory(task.path)
-        if not directory.config_file.is_file():
-            directory.create(task.run.config)
-        self._engine.start(task.path)
-        task.state = "running"
+        try:
+            if directory.is_busy():
+                task.hold_back()
+                return
+            if not directory.config_file.is_file():
+                directory.create(task.run.config)
+            self._engine.start(task.path)
+            task.state, task.message = "running", ""
+        except WrongCall:
+            task.state, task.message = (
+                "failed",
+                "its directory is there without a config.yaml; delete it and call again",
+            )
+        except OSError as error:
+            self._count_failure(task, one_line(error))
 
     def _take(self, task: Task, outcome: Outcome) -> None:
-        """Note how an execution ended. What counts is what it left on disk."""
-        if is_finished(task.path):
+        """Note how an execution ended."""
+        # Its word, or what it left behind: on a network's disk the one may come before the other.
+        if outcome.code == worker.FINISHED or RunDirectory(task.path).is_finished():
             task.state, task.message = "finished", ""
-            return
-        if outcome.code == worker.BUSY:
-            task.state, task.message = "waiting", "another process is training it"
-            return
+        elif outcome.code == worker.BUSY:
+            task.hold_back()
+        elif outcome.code == worker.REFUSED:
+            task.state, task.message = "failed", outcome.message
+        else:
+            self._count_failure(task, outcome.message)
+
+    def _count_failure(self, task: Task, message: str) -> None:
         task.failures = 1 if task.progressed() else task.failures + 1
-        hopeless = outcome.code == worker.REFUSED or task.failures >= self._attempts
-        task.state = "failed" if hopeless else "waiting"
-        task.message = outcome.message
-
-
-def is_finished(path: Path) -> bool:
-    """Say whether the run of a directory is complete."""
-    try:
-        return RunDirectory(path).status().get("state") == "finished"
-    except (OSError, ValueError):
-        return False
+        task.state = "failed" if task.failures >= self._attempts else "waiting"
+        task.message = message

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from stable_baselines3.common.utils import LinearSchedule
 
-from kova.experiments.config import RunConfig, WrongCall, one_line
+from kova.experiments.config import RunConfig, WrongCall, as_number, check_key, one_line
 from kova.experiments.expressions import resolve, suggestion
 
 #: What an arm may say.
@@ -38,8 +39,9 @@ class PlannedRun:
     @property
     def key(self) -> str:
         """Twelve hexadecimal digits that stand for the configuration; where it came from does not count."""
-        content = {name: value for name, value in asdict(self.config).items() if name != "preset"}
-        text = json.dumps(_canonical(content), sort_keys=True)
+        # The id of an environment is a name, whatever is in it.
+        content = {name: value for name, value in asdict(self.config).items() if name not in ("preset", "env")}
+        text = self.config.env + json.dumps(canonical(content), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
@@ -79,8 +81,12 @@ class Sweep:
             values = getattr(self, name)
             if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
                 raise WrongCall(f"{name} must be a list of names, got {values!r}")
-        if not isinstance(self.name, str) or not self.name or Path(self.name).name != self.name:
+            if len(set(values)) < len(values):
+                raise WrongCall(f"{name} has a name twice: {', '.join(values)}")
+        if not isinstance(self.name, str) or self.name in ("", "..") or Path(self.name).name != self.name:
             raise WrongCall(f"name must be a word without slashes, got {self.name!r}")
+        if not isinstance(self.preset, str):
+            raise WrongCall(f"preset must be a name, got {self.preset!r}")
         _mapping("arms", self.arms)
         if not self.arms:
             raise WrongCall("arms must name at least one way to train the critic, as in: arms: {Adam: {critic: adam}}")
@@ -90,8 +96,11 @@ class Sweep:
                     raise WrongCall(f"arms.{arm} has {key!r}, which is unknown{suggestion(str(key), OF_AN_ARM)}")
             _mapping(f"arms.{arm}.set", content.get("set", {}))
             for env, values in _mapping(f"arms.{arm}.environments", content.get("environments", {})).items():
+                if env not in self.environments:
+                    raise WrongCall(f"arms.{arm}.environments has {env!r}{suggestion(env, self.environments)}")
                 _mapping(f"arms.{arm}.environments.{env}", values)
-        _mapping("set", self.set)
+        if "seed" in _mapping("set", self.set):
+            raise WrongCall("set has a seed; a sweep's seeds are its seeds: a number or a list")
         self._seeds()
 
     @classmethod
@@ -102,7 +111,7 @@ class Sweep:
             WrongCall: It cannot be read or is not a sweep.
         """
         try:
-            content = yaml.safe_load(path.read_text())
+            content = yaml.load(path.read_text(), _UniqueKeys)
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise WrongCall(f"{path} cannot be read: {one_line(error)}") from None
         if not isinstance(content, dict):
@@ -172,20 +181,24 @@ class Sweep:
         config = RunConfig.from_preset(algo, env, self.preset)
         if "critic" in arm:
             config = config.with_critic(arm["critic"])
-        settings = {**self.set, **arm.get("set", {}), **arm.get("environments", {}).get(env, {})}
+        own = {**arm.get("set", {}), **arm.get("environments", {}).get(env, {})}
+        common = dict(self.set)
+        for key in common:
+            check_key(key, algo)
         # An arm without the filter has none of its settings; those for all arms are for those that do.
         if config.critic["optimizer"] != "kova":
-            own = arm.get("set", {})
-            settings = {key: value for key, value in settings.items() if not key.startswith("critic.") or key in own}
+            common = {key: value for key, value in common.items() if not key.startswith("critic.")}
+        settings = {key: as_number(value) for key, value in {**common, **own}.items()}
         return config.changed(seed=seed).with_values(settings)
 
     def _seeds(self) -> Sequence[int]:
         seeds = self.seeds
         if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 1:
             return range(seeds)
-        if isinstance(seeds, list) and seeds and len(set(map(str, seeds))) == len(seeds):
-            return seeds
-        raise WrongCall(f"seeds must be a number >= 1 or a list of different seeds, got {seeds!r}")
+        whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
+        if whole and seeds and len(set(seeds)) == len(seeds):  # type: ignore[arg-type]
+            return list(seeds)  # type: ignore[arg-type]
+        raise WrongCall(f"seeds must be a number >= 1 or a list of different whole numbers, got {seeds!r}")
 
 
 def shipped_sweeps() -> dict[str, Path]:
@@ -194,20 +207,36 @@ def shipped_sweeps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a name that is given twice is an error: the first would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise WrongCall(f"{name} must be a mapping, got {value!r}")
+    for key in value:
+        if not isinstance(key, str):
+            raise WrongCall(f"{name} has {key!r}, which is not a name; put it in quotes")
     return value
 
 
-def _canonical(value: Any) -> Any:
-    """Return a value that is equal for equal settings: FadingMemory(0.10) is FadingMemory(eta=0.1)."""
+def canonical(value: Any) -> Any:
+    """Return a value that is equal for equal settings: FadingMemory(0.10) is FadingMemory(eta=0.1), and 1 is 1.0."""
     if isinstance(value, dict):
-        return {str(key): _canonical(item) for key, item in value.items()}
+        return {str(key): canonical(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_canonical(item) for item in value]
+        return [canonical(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     if isinstance(value, str) and "(" in value:
         found = resolve(value)
-        # A schedule's repr may be its address.
-        return repr(found) if type(found).__module__.startswith("kova") else "".join(value.split())
+        # The repr of upstream's schedule is its address.
+        return f"linear({found.start}, {found.end})" if isinstance(found, LinearSchedule) else repr(found)
     return value

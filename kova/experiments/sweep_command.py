@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -21,23 +23,35 @@ from kova.experiments.config import WrongCall, one_line
 from kova.experiments.engines import Engine
 from kova.experiments.engines.process import LOG
 from kova.experiments.estimate import Estimate, estimate
-from kova.experiments.run_directory import write_whole
-from kova.experiments.scheduler import Scheduler, Task, is_finished
+from kova.experiments.run_directory import RunDirectory, write_whole
+from kova.experiments.scheduler import Scheduler, Task
 from kova.experiments.sweep import PlannedRun, Sweep
+from kova.experiments.training import check_actions
 
-MANIFEST = "sweep.yaml"
+#: Files that say which sweeps were run in a directory: sweep.yaml, sweep-2.yaml, …
+MANIFEST = "sweep"
 RUNS = "runs"
 
 
-def run(sweep: Sweep, out: Path, engine: Engine, attempts: int, console: Console) -> None:
+def run(
+    sweep: Sweep, out: Path, engine: Callable[[], Engine], attempts: int, console: Console, words: Sequence[str] = ()
+) -> None:
     """Bring every run of the sweep to its end.
+
+    Args:
+        sweep: What to do.
+        out: Where.
+        engine: Makes what executes the runs, once all else is sound.
+        attempts: How often a run may fail in a row.
+        console: Where to say what happens.
+        words: Options of the command that the next call needs too.
 
     Raises:
         WrongCall: The sweep or the directory is not sound, or another call is at it.
         SystemExit: Runs failed (1), or the user stopped it (130); the same command goes on.
     """
     runs = _checked(sweep)
-    command = f"kova sweep {shlex.quote(sweep.name)} --out {shlex.quote(str(out))}"
+    workers = engine()
     try:
         (out / RUNS).mkdir(parents=True, exist_ok=True)
         lock = FileLock(out / ".lock")
@@ -47,8 +61,8 @@ def run(sweep: Sweep, out: Path, engine: Engine, attempts: int, console: Console
     except OSError as error:
         raise WrongCall(f"{out} cannot be written: {one_line(error)}; choose another --out") from None
     with lock:
-        write_whole(out / MANIFEST, sweep.to_yaml())
-        scheduler = Scheduler(runs, out / RUNS, engine, attempts)
+        command = shlex.join(["kova", "sweep", str(_write_manifest(sweep, out)), "--out", str(out), *words])
+        scheduler = Scheduler(runs, out / RUNS, workers, attempts)
         try:
             with _Display(console, scheduler.tasks) as display:
                 scheduler.run(display.update)
@@ -65,7 +79,7 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
         WrongCall: The sweep is not sound, or a run cannot be built.
     """
     runs = _checked(sweep)
-    finished = {run.key for run in runs if is_finished(out / RUNS / run.name)}
+    finished = {run.key for run in runs if RunDirectory(out / RUNS / run.name).is_finished()}
     kinds = {_kind(run): run for run in runs}
     shown = track(kinds.items(), "measuring", console=console, transient=True)
     costs = {kind: estimate(run.config) for kind, run in shown}
@@ -86,15 +100,33 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
 
 
 def _checked(sweep: Sweep) -> list[PlannedRun]:
-    """Return the runs; a name of an environment that is wrong shows now, not in the middle of the night."""
+    """Return the runs; what cannot be built shows now, not in the middle of the night."""
     runs = sweep.runs()
-    for config in {run.config.env: run.config for run in runs}.values():
-        environments.make(config).close()
+    for run in {_kind(run): run for run in runs}.values():
+        env = environments.make(run.config)
+        try:
+            check_actions(run.config, env)
+        finally:
+            env.close()
     return runs
 
 
+def _write_manifest(sweep: Sweep, out: Path) -> Path:
+    """Keep what the sweep was, beside what earlier sweeps in the same place were."""
+    text = sweep.to_yaml()
+    for number in itertools.count(1):
+        path = out / (f"{MANIFEST}.yaml" if number == 1 else f"{MANIFEST}-{number}.yaml")
+        if not path.exists():
+            write_whole(path, text)
+            return path
+        if path.read_text() == text:
+            return path
+    raise AssertionError
+
+
 def _total(waiting: Sequence[Estimate], count: int, jobs: int) -> str:
-    work = sum(cost.seconds for cost in waiting)
+    # More processes than cores take turns.
+    jobs, work = min(jobs, os.cpu_count() or 1), sum(cost.seconds for cost in waiting)
     longest = max((cost.seconds for cost in waiting), default=0.0)
     memory = sum(sorted((cost.bytes for cost in waiting), reverse=True)[:jobs])
     return (
@@ -134,8 +166,10 @@ class _Display:
     def update(self, tasks: Sequence[Task]) -> None:
         """Show how the runs are doing."""
         for task in tasks:
-            if task.state in ("finished", "failed") and self._ended.get(task.path.name) != task.state:
-                self._ended[task.path.name] = task.state
+            news = f"{task.state}: {task.message}" if task.message else task.state
+            told = task.state in ("waiting", "running") and not task.message
+            if not told and self._ended.get(task.path.name) != news:
+                self._ended[task.path.name] = news
                 note = f": {task.message}" if task.message else ""
                 self.console.print(f"{task.state}  {_label(task)}{note}", highlight=False, soft_wrap=True)
         if self.console.is_terminal:

@@ -6,6 +6,7 @@ end with the same parameters as one that was never stopped, for any environment.
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,7 +28,8 @@ from kova.experiments import environments
 from kova.experiments.config import ALGORITHMS, RunConfig, WrongCall, one_line, upstream_of
 from kova.experiments.expressions import resolve
 from kova.experiments.logs import STEP, MonitorCSV, make_logger
-from kova.experiments.run_directory import RunDirectory
+from kova.experiments.provenance import provenance
+from kova.experiments.run_directory import MADE_BY, RunDirectory, write_whole
 
 MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
 
@@ -47,7 +49,7 @@ def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
         WrongCall: The settings do not go together, or not with the environment.
     """
     algorithm, critic = _algorithm(config)
-    _check_actions(config, env)
+    check_actions(config, env)
     settings = resolve(config.algorithm)
     if isinstance(settings.get("train_freq"), list):
         settings["train_freq"] = tuple(settings["train_freq"])
@@ -83,7 +85,7 @@ def _algorithm(config: RunConfig) -> tuple[Callable[..., BaseAlgorithm], dict[st
     return ALGORITHMS[config.algo], {"critic": optimizer, "critic_kwargs": settings, **passes}
 
 
-def _check_actions(config: RunConfig, env: VecEnv) -> None:
+def check_actions(config: RunConfig, env: VecEnv) -> None:
     """Name the algorithms that do, where the actions are of a kind that this one does not take."""
     discrete = isinstance(env.action_space, spaces.Discrete)
     if config.algo == "dqn" and not discrete:
@@ -132,6 +134,8 @@ class Training:
             Interrupted: Ctrl-C; a checkpoint was written.
         """
         done = self.model.num_timesteps
+        facts = provenance(f"kova train --resume --run-dir {self.directory.path.name}")
+        write_whole(self.directory.path / MADE_BY, json.dumps(facts, indent=2))
         logger, progress = make_logger(self.directory.path, done)
         self.model.set_logger(logger)
         monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)

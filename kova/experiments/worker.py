@@ -32,15 +32,23 @@ def execute(path: Path) -> int:
     directory = RunDirectory(path)
     try:
         with directory.locked():
-            if directory.status().get("state") == "finished":
-                return FINISHED
-            directory.discard_drafts()
-            Training(directory.config(), directory).run()
+            return _train(directory)
     except Busy:
         return BUSY
+
+
+def _train(directory: RunDirectory) -> int:
+    if directory.is_finished():
+        return FINISHED
+    directory.discard_drafts()
+    try:
+        Training(directory.config(), directory).run()
     except WrongCall as error:
         directory.write_status("failed", error=one_line(error))
-        return REFUSED
+        sys.stderr.write(f"{one_line(error)}\n")
+        # A full disk, or too little memory, passes; and what has been trained before can be trained.
+        passing = isinstance(error.__cause__, OSError | MemoryError) or directory.latest_checkpoint() is not None
+        return FAILED if passing else REFUSED
     except Exception as error:
         sys.stderr.write(f"{type(error).__name__}: {one_line(error)}\n")
         return FAILED

@@ -74,6 +74,19 @@ def training_pid(out: Path) -> int:
     raise AssertionError("no run began to train")
 
 
+def status_of_the_next(out: Path, before: int) -> dict[str, Any]:
+    """Wait for another process to take up a run, and return what it first says."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        for run in runs(out):
+            if state(run):
+                content: dict[str, Any] = json.loads((run / "status.json").read_text())
+                if content["pid"] != before:
+                    return content
+        time.sleep(0.002)
+    raise AssertionError("no other process took up the run")
+
+
 def fingerprint(out: Path) -> dict[str, int]:
     """Return when every finished run was last written to."""
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,20 +97,56 @@ def test_five_hundred_runs_give_one_curve_for_each_arm_and_task(tmp_path):
 
 
 def test_damaged_runs_are_listed_and_stop_nothing(tmp_path):
-    paths = write_sweep(tmp_path / "s", sweep(4))
+    paths = write_sweep(tmp_path / "s", sweep(6))
     (paths[0] / "config.yaml").write_text("algo: [")
     (paths[1] / "progress.csv").write_text("time/total_timesteps,train/entropy\n100,abc\n")
     (paths[2] / "status.json").write_text("{")
     (paths[3] / "monitor.csv").write_bytes(b"\xff\xfe\x00")
     (paths[4] / "config.yaml").unlink()
     (paths[5] / "progress.csv").unlink()
+    (paths[6] / "monitor.csv").unlink()
+    (paths[7] / "status.json").write_text("[]")
+    (paths[8] / "monitor.csv").write_text("\0" * 200_000)
     results = collect(tmp_path / "s")
-    assert {one.path for one in results.damaged} == set(paths[:6])
-    assert {run.path for run in results.runs} == set(paths[6:])
+    assert {one.path for one in results.damaged} == set(paths[:9])
+    assert {run.path for run in results.runs} == set(paths[9:])
     page = report(tmp_path / "s")
-    for path in paths[:6]:
+    for path in paths[:9]:
         assert str(path) in page
-    assert "6 damaged directories" in page
+    assert "9 damaged directories" in page
+
+
+def test_a_copy_of_a_run_is_counted_once(tmp_path):
+    paths = write_sweep(tmp_path / "s", sweep(2))
+    shutil.copytree(tmp_path / "s" / "runs", tmp_path / "s" / "copies")
+    results = collect(tmp_path / "s")
+    assert len(results.runs) == len(paths)
+    assert len(results.damaged) == len(paths)
+    assert "counted once" in results.damaged[0].reason
+
+
+def test_one_name_for_two_settings_is_told_apart(tmp_path):
+    write_sweep(tmp_path / "all" / "a", sweep(2))
+    write_sweep(tmp_path / "all" / "b", replace(sweep(2), set={"steps": 1000, "algorithm.gamma": 0.9}))
+    arms = Comparison(collect(tmp_path / "all").finished).arms
+    assert sorted(arms) == [
+        *("Adam", "Adam (algorithm.gamma=0.9)", "KOVA </script>", "KOVA </script> (algorithm.gamma=0.9)"),
+    ]
+
+
+def test_arms_keep_the_order_of_the_sweep_and_the_first_without_a_filter_is_the_reference(tmp_path):
+    arms = {"Z": {}, "B": {"critic": "upstream"}, "A": {"critic": "adam"}}
+    write_sweep(tmp_path / "s", sweep(2, arms=arms))
+    comparison = Comparison(collect(tmp_path / "s").finished)
+    assert comparison.arms == ["Z", "B", "A"]
+    assert comparison.reference == "B"
+
+
+def test_a_run_without_an_episode_is_listed_and_not_compared(tmp_path):
+    paths = write_sweep(tmp_path / "s", sweep(2))
+    (paths[0] / "monitor.csv").write_text('#{"t_start": 0}\nr,l,t,step\n')
+    assert len(collect(tmp_path / "s").finished) == 3
+    assert "no episode ended" in report(tmp_path / "s")
 
 
 def test_runs_that_are_not_finished_are_listed_and_not_compared(tmp_path):
@@ -148,7 +185,7 @@ def test_the_grid_of_eta_and_noise_has_a_cell_for_every_pair(tmp_path):
     found = charts(report(tmp_path / "s"))
     grids = [chart for name, chart in found.items() if name.startswith("grid-")]
     assert len(grids) == 3
-    assert grids[0]["data"][0]["x"] == ["BatchSize", "MaxRatio"]
+    assert [noise.partition("(")[0] for noise in grids[0]["data"][0]["x"]] == ["BatchSize", "MaxRatio"]
     assert grids[0]["data"][0]["y"] == ["η = 0.1", "η = 0.01"]
     # The last ten of a hundred points: nine hold what was logged at frame 800, one what was logged at 1,000.
     np.testing.assert_allclose(grids[1]["data"][0]["z"], (9 * 0.7 + 0.5) / 10)
@@ -160,7 +197,10 @@ def test_figures_and_the_table_of_curves(tmp_path):
     report(tmp_path / "s", "--figures", str(figures), "--data", str(data))
     names = {path.name for path in figures.iterdir()}
     assert names == {"fig3-ppo.png", "fig3-ppo.svg", "fig4-ppo.png", "fig4-ppo.svg"}
-    assert all(path.stat().st_size > 5_000 for path in figures.iterdir())
+    for kind in ("fig3", "fig4"):
+        drawn = (figures / f"{kind}-ppo.svg").read_text()
+        for words in ("PPO Task0-v0", "frames", "mean episode reward", "Adam", "KOVA"):
+            assert words in drawn
     rows = list(csv.DictReader(data.read_text().splitlines()))
     assert len(rows) == 2 * 2 * 100
     assert {row["arm"] for row in rows} == {"Adam", "KOVA </script>"}
@@ -176,13 +216,26 @@ def test_the_page_needs_no_network(tmp_path):
     assert "<link" not in page
 
 
-@pytest.mark.parametrize("words", [["nowhere"], ["."]])
-def test_a_wrong_call_is_one_line(words, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere"], "nowhere is not a directory"),
+        ([".", "-o", "file/report.html"], "choose another -o"),
+        ([".", "-o", "folder"], "choose another -o"),
+        ([".", "-o", "."], "choose another -o"),
+        ([".", "--figures", "file"], "choose another --figures"),
+        ([".", "--data", "folder"], "choose another --data"),
+    ],
+)
+def test_a_wrong_call_is_one_line(words, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    result = runner.invoke(app, ["report", *words, "-o", "file/report.html"])
-    assert result.exit_code == 2
+    (tmp_path / "folder").mkdir()
+    result = runner.invoke(app, ["report", *words])
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr
     assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.rglob(".*"))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

@@ -6,8 +6,12 @@ import contextlib
 import json
 import os
 import random
+import shlex
+import shutil
 import signal
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +22,8 @@ from typer.testing import CliRunner
 from kova.cli import app
 from kova.experiments.config import RunConfig, WrongCall
 from kova.experiments.engines import LocalEngine, make
-from kova.experiments.scheduler import Scheduler
+from kova.experiments.run_directory import RunDirectory
+from kova.experiments.scheduler import Scheduler, Task
 from kova.experiments.sweep import PlannedRun, Sweep, shipped_sweeps
 
 runner = CliRunner()
@@ -33,7 +38,7 @@ def test_the_shipped_sweeps_are_the_papers():
     assert counts == {
         "mujoco-300k": 2 * 3 * 4 * 3,
         "paper-fig3-ppo": 5 * 6 * 8,
-        "paper-fig3-trpo": 5 * 6 * 8,
+        "paper-fig3-trpo": 5 * 5 * 8,
         "paper-fig4": 2 * 7 * 8,
         "quick": 2 * 3 * 2,
     }
@@ -55,13 +60,15 @@ def test_a_run_is_named_by_its_content():
     assert planned("critic.evolution=FadingMemory(eta=0.10)").key == first.key
     assert planned("critic.evolution=FadingMemory(0.2)").key != first.key
     assert planned("critic.evolution=FadingMemory(0.1)", "seed=1").key != first.key
+    assert planned("critic.step_size=1").key == planned("critic.step_size=1.0").key
+    assert planned("algorithm.learning_rate=linear(3e-4)").key == planned().key
     named_otherwise = PlannedRun("another arm", first.config.changed(preset="mine"))
     assert named_otherwise.key == first.key
 
 
 def test_a_name_once_given_does_not_change():
     config = RunConfig("ppo", "Hopper-v4", algorithm={"learning_rate": "linear(3e-4)"}, critic={"optimizer": "adam"})
-    assert PlannedRun("arm", config).name == "ppo-Hopper-v4-adam-seed0-f928e157bb22"
+    assert PlannedRun("arm", config).name == "ppo-Hopper-v4-adam-seed0-79ab7dd66e57"
 
 
 def test_seeds_come_first_so_that_a_stopped_sweep_has_every_arm():
@@ -86,6 +93,24 @@ WRONG = {
     "an unknown setting": ({"arms": {"A": {"set": {"critic.eta": 1}}}}, "arm 'A'", "critic.eta"),
     "a value out of range": ({"arms": {"A": {"set": {"critic.step_size": 2}}}}, "arm 'A'", "step_size"),
     "two arms that are one": ({"arms": {"A": {}, "B": {}}}, "'A' and 'B' are the same run"),
+    "an arm that is a number": ({"arms": {0.1: {"critic": "adam"}}}, "0.1", "quotes"),
+    "settings for an environment that is not there": (
+        {"arms": {"A": {"environments": {"CartPol-v1": {"steps": 9}}}}},
+        *("arms.A.environments", "did you mean 'CartPole-v1'?"),
+    ),
+    "a misspelt setting that no arm would take": (
+        {"arms": {"A": {"critic": "adam"}}, "set": {"critic.covarance": "full"}},
+        *("critic.covarance", "did you mean 'critic.covariance'?"),
+    ),
+    "an algorithm twice": ({"algorithms": ["ppo", "ppo"]}, "twice"),
+    "a seed among the settings": ({"set": {"seed": 4}}, "seeds"),
+    "a preset that is a number": ({"preset": 3}, "preset must be a name"),
+    "actions that the algorithm does not take": (
+        {"algorithms": ["dqn"], "environments": ["Pendulum-v1"], "set": {"steps": 64}},
+        *("dqn needs a choice of actions", "use ppo"),
+    ),
+    "a name that would leave the folder": ({"name": ".."}, "without slashes"),
+    "seeds that are none": ({"seeds": [None]}, "seeds must be"),
     "no seeds": ({"seeds": 0}, "seeds must be"),
     "the same seed twice": ({"seeds": [1, 1]}, "seeds must be"),
     "an unknown algorithm": ({"algorithms": ["pppo"]}, "did you mean 'ppo'?"),
@@ -115,6 +140,9 @@ def test_a_wrong_sweep_is_one_line_and_leaves_nothing(case, tmp_path):
         (["quick", "--engine", "dask"], "local, ray"),
         (["quick", "--address", "auto"], "--engine ray"),
         (["quick", "--jobs", "0"], "--jobs"),
+        (["quick", "--seeds", "0"], "--seeds"),
+        (["quick", "--set", "stepz=3"], "did you mean"),
+        (["quick", "--dry-run", "--engine", "dask"], "local, ray"),
     ],
 )
 def test_a_wrong_call_is_one_line(words, says, tmp_path):
@@ -122,6 +150,27 @@ def test_a_wrong_call_is_one_line(words, says, tmp_path):
     assert result.exit_code == 2
     assert says in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_name_that_is_there_twice_is_not_lost_without_a_word(tmp_path):
+    path = sweeps.write(tmp_path / "s.yaml")
+    path.write_text(path.read_text().replace("  KOVA:", "  Adam:"))
+    with pytest.raises(WrongCall, match="'Adam' is there twice"):
+        Sweep.from_file(path)
+
+
+def test_numbers_are_written_in_yaml_as_after_set(tmp_path):
+    path = sweeps.write(tmp_path / "s.yaml")
+    path.write_text(path.read_text().replace("steps: 512", "steps: 1e3\n  algorithm.learning_rate: 3e-4"))
+    config = Sweep.from_file(path).runs()[0].config
+    assert (config.steps, config.algorithm["learning_rate"]) == (1000, 3e-4)
+
+
+def test_a_shipped_sweep_can_be_made_smaller():
+    small = Sweep.find("paper-fig4").changed(2, {"steps": 1000, "critic.covariance": "neuron"}).runs()
+    assert len(small) == 2 * 7 * 2
+    assert {run.config.steps for run in small} == {1000}
+    assert {run.config.critic.get("covariance") for run in small} == {None, "neuron"}
 
 
 def test_a_dry_run_says_what_it_takes_and_does_nothing(tmp_path):
@@ -176,7 +225,9 @@ def test_a_run_that_cannot_be_done_fails_after_its_attempts_and_stops_no_other(t
 
 def test_a_killed_worker_is_started_again_where_it_was(done, tmp_path):
     driver = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
-    os.kill(sweeps.training_pid(tmp_path), signal.SIGKILL)
+    first = sweeps.training_pid(tmp_path)
+    os.kill(first, signal.SIGKILL)
+    assert sweeps.status_of_the_next(tmp_path, first)["step"] >= 128
     output, _ = driver.communicate(timeout=300)
     assert driver.returncode == 0, output
     assert_same_sweep(tmp_path, done)
@@ -200,7 +251,55 @@ def test_two_calls_do_not_work_in_one_directory(done, tmp_path):
     first.send_signal(signal.SIGINT)
     output, _ = first.communicate(timeout=60)
     assert first.returncode == 130
-    assert "Go on:" in output
+    # What it says to do next does it.
+    words = shlex.split(output[output.index("Go on:") :].splitlines()[1])
+    assert words[:2] == ["kova", "sweep"]
+    assert "0 failed" in sweeps.finish(*words[2:])
+    assert_same_sweep(tmp_path, done)
+
+
+def test_a_run_that_another_process_trains_is_waited_for(done, tmp_path):
+    sweep = Sweep.from_file(done / "sweep.yaml")
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    run = tmp_path / "runs" / sweep.runs()[0].name
+    (run / "status.json").unlink()
+    engine = LocalEngine(2)
+    scheduler = Scheduler(sweep.runs(), tmp_path / "runs", engine)
+    waits: list[str] = []
+    with ExitStack() as held:
+        held.enter_context(RunDirectory(run).locked())
+
+        def watch(tasks: Sequence[Task]) -> None:
+            waits.append(tasks[0].message)
+            if len(waits) == 4:
+                held.close()
+
+        scheduler.run(watch)
+    assert waits[:4] == ["another process is training it"] * 4
+    assert [task.state for task in scheduler.tasks] == ["finished", "finished"]
+
+
+def test_a_damaged_directory_fails_alone(done, tmp_path):
+    sweep = Sweep.from_file(done / "sweep.yaml")
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    first, second = (tmp_path / "runs" / run.name for run in sweep.runs())
+    (first / "config.yaml").unlink()
+    (first / "status.json").write_text("[]")
+    (second / "status.json").write_text("{")
+    (second / "progress.csv").write_bytes(b"\xff\xfe")
+    scheduler = Scheduler(sweep.runs(), tmp_path / "runs", LocalEngine(1), attempts=1)
+    scheduler.run()
+    assert [task.state for task in scheduler.tasks] == ["failed", "failed"]
+    assert "config.yaml" in scheduler.tasks[0].message
+    assert scheduler.tasks[1].frames() == 0
+
+
+def test_a_run_whose_settings_cannot_work_says_why_and_is_not_tried_again(tmp_path):
+    path = sweeps.write(tmp_path / "s.yaml", arms={"A": {"set": {"algorithm.n_steps": 1, "algorithm.batch_size": 1}}})
+    output = sweeps.finish(path, "--out", tmp_path / "out", code=1)
+    assert "failed  ppo CartPole-v1 A seed 0: ppo on CartPole-v1: `batch_size` must be greater than 1" in output
+    (run,) = sweeps.runs(tmp_path / "out")
+    assert (run / "log.txt").read_text().count("must be greater than 1") == 1
 
 
 def test_an_engine_that_is_unknown_names_the_others():

@@ -10,7 +10,7 @@ from kova.experiments.engines.base import Engine, Outcome
 from kova.experiments.engines.local import LocalEngine
 from kova.experiments.expressions import suggestion
 
-__all__ = ["ENGINES", "Engine", "LocalEngine", "Outcome", "make", "slots"]
+__all__ = ["ENGINES", "Engine", "LocalEngine", "Outcome", "check", "make", "slots"]
 
 
 def slots(jobs: int | None) -> int:
@@ -19,8 +19,6 @@ def slots(jobs: int | None) -> int:
 
 
 def _local(jobs: int | None, address: str | None, fetch: bool) -> Engine:
-    if address is not None or fetch:
-        raise WrongCall("--address and --fetch are for a cluster; add --engine ray, or leave them out")
     return LocalEngine(slots(jobs))
 
 
@@ -36,6 +34,18 @@ def _ray(jobs: int | None, address: str | None, fetch: bool) -> Engine:
 ENGINES: Mapping[str, Callable[[int | None, str | None, bool], Engine]] = {"local": _local, "ray": _ray}
 
 
+def check(name: str, *, address: str | None = None, fetch: bool = False) -> None:
+    """Check the arguments of :func:`make`.
+
+    Raises:
+        WrongCall: There is no such engine, or it does not take the other arguments.
+    """
+    if name not in ENGINES:
+        raise WrongCall(f"engine {name!r} is unknown{suggestion(name, ENGINES)}")
+    if name == "local" and (address is not None or fetch):
+        raise WrongCall("--address and --fetch are for a cluster; add --engine ray, or leave them out")
+
+
 def make(name: str, *, jobs: int | None = None, address: str | None = None, fetch: bool = False) -> Engine:
     """Return an engine.
 
@@ -46,8 +56,7 @@ def make(name: str, *, jobs: int | None = None, address: str | None = None, fetc
         fetch: Whether a cluster's nodes have no disk in common with this machine.
 
     Raises:
-        WrongCall: There is no such engine, it is not installed, or it does not take the other arguments.
+        WrongCall: There is no such engine, it is not installed or cannot be reached, or it does not take the arguments.
     """
-    if name not in ENGINES:
-        raise WrongCall(f"engine {name!r} is unknown{suggestion(name, ENGINES)}")
+    check(name, address=address, fetch=fetch)
     return ENGINES[name](jobs, address, fetch)

@@ -33,7 +33,9 @@ class LocalEngine:
             if over or time.monotonic() >= until:
                 break
             time.sleep(0.05)
-        for run in over:
+        for run, process in over.items():
+            # Reaps it and closes the pipe.
+            process.communicate()
             del self._running[run]
         return [Outcome(run, process.returncode, last_words(run, process.returncode)) for run, process in over.items()]
 
@@ -42,5 +44,5 @@ class LocalEngine:
         for process in self._running.values():
             process.kill()
         for process in self._running.values():
-            process.wait()
+            process.communicate()
         self._running.clear()

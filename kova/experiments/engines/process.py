@@ -32,5 +32,8 @@ def last_words(run: Path, code: int) -> str:
     """Return one line about how the process ended."""
     if code < 0:
         return f"killed by signal {-code}"
-    lines = (run / LOG).read_text(errors="replace").splitlines()
+    try:
+        lines = (run / LOG).read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
     return lines[-1].strip() if lines else f"exit code {code}"

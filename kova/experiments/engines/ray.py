@@ -1,8 +1,8 @@
 """Runs as tasks of a Ray cluster, one CPU each.
 
 Where the nodes share a disk with this machine, a task works in the run's directory as a local process does, and a run
-whose node is lost goes on elsewhere from its last checkpoint. Where they do not, a task works in a directory of its own
-and sends the finished files back; a run whose node is lost begins again.
+whose node is lost goes on elsewhere from its last checkpoint. Where they do not, a task is sent what there is of the
+run and sends its files back when it ends; a run whose node is lost goes on from what this machine has of it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import socket
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +22,45 @@ import ray
 from ray.exceptions import RayError
 
 from kova.experiments import worker
-from kova.experiments.config import RunConfig, WrongCall, one_line
+from kova.experiments.config import WrongCall, one_line
 from kova.experiments.engines.base import Outcome
 from kova.experiments.engines.process import last_words, spawn
-from kova.experiments.run_directory import RunDirectory
 
 
 @ray.remote(num_cpus=1, max_retries=0)
 def _in_place(run: str) -> tuple[int, str]:
     """Execute the run of a shared directory."""
-    return _execute(Path(run))
+    path = Path(run)
+    if not path.is_dir():
+        return worker.REFUSED, f"a node does not see {run}; put --out on a disk that all share, or add --fetch"
+    return _execute(path)
 
 
 @ray.remote(num_cpus=1, max_retries=0)
-def _elsewhere(name: str, config: str) -> tuple[int, str, bytes]:
-    """Execute a run on the disk of the node and return its files."""
+def _elsewhere(name: str, packed: bytes) -> tuple[int, str, bytes]:
+    """Execute a run on the disk of the node, from what the driver has of it, and return its files."""
     with tempfile.TemporaryDirectory(prefix="kova-") as folder:
-        directory = RunDirectory(Path(folder) / name)
-        draft = Path(folder) / "config.yaml"
-        draft.write_text(config)
-        directory.create(RunConfig.from_yaml(draft))
-        code, words = _execute(directory.path)
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-            archive.add(directory.path, arcname=".")
-        return code, words, packed.getvalue()
+        path = Path(folder) / name
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(path, filter="data")
+        code, words = _execute(path)
+        return code, words, _packed(path)
 
 
 def _execute(run: Path) -> tuple[int, str]:
     """Execute in a process of its own: Ray's workers outlive their tasks, and their threads are not ours to set."""
-    code = spawn(run).wait()
-    return code, last_words(run, code)
+    process = spawn(run)
+    process.wait()
+    process.communicate()
+    return process.returncode, last_words(run, process.returncode)
+
+
+def _packed(run: Path) -> bytes:
+    """Return the files of a run."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.add(run, arcname=".", filter=lambda item: None if item.name.endswith(".lock") else item)
+    return packed.getvalue()
 
 
 class RayEngine:
@@ -87,23 +96,28 @@ class RayEngine:
         """Hand the run to the cluster."""
         path = run.resolve()
         if self._fetch:
-            handle: Any = _elsewhere.remote(path.name, RunDirectory(path).config().to_yaml())
+            handle: Any = _elsewhere.remote(path.name, _packed(path))
         else:
             handle = _in_place.remote(str(path))
         self._running[handle] = run
 
     def ended(self, timeout: float) -> list[Outcome]:
         """Wait for tasks to end."""
-        handles, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout) if self._running else ([], [])
+        if not self._running:
+            time.sleep(timeout)
+            return []
+        handles, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout)
         return [self._outcome(handle, self._running.pop(handle)) for handle in handles]
 
     def _outcome(self, handle: Any, run: Path) -> Outcome:
         try:
             code, words, *files = ray.get(handle)
-        except RayError as error:
-            return Outcome(run, worker.FAILED, one_line(error)[:200])
-        if files:
-            _unpack(files[0], run)
+            if files:
+                _unpack(files[0], run)
+        except (RayError, OSError, tarfile.TarError) as error:
+            # Ray puts the traceback first and what was wrong last.
+            lines = str(getattr(error, "cause", None) or error).strip().splitlines()
+            return Outcome(run, worker.FAILED, lines[-1] if lines else type(error).__name__)
         return Outcome(run, code, words)
 
     def stop(self) -> None:
@@ -131,6 +145,7 @@ def _check_address(address: str | None) -> None:
 
 def _unpack(packed: bytes, run: Path) -> None:
     """Put the files of a run in place, its status last: until then it does not count as finished."""
+    # It was sent out with the checkpoints that are here, so what came back is not behind them.
     draft = run.with_name(f".{run.name}.fetched")
     shutil.rmtree(draft, ignore_errors=True)
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:

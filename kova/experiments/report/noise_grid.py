@@ -20,9 +20,10 @@ LAST = 0.1
 
 @dataclass(frozen=True, eq=False)
 class NoiseGrid:
-    """Means of a metric on one task, (etas, noises), NaN where there is no run."""
+    """Means of a metric on one task with one kind of evolution, (etas, noises), NaN where there is no run."""
 
     task: str
+    evolution: str
     metric: str
     etas: Sequence[float]
     noises: Sequence[str]
@@ -30,27 +31,30 @@ class NoiseGrid:
 
 
 def noise_grids(comparison: Comparison, runs: Sequence[RunResult], metrics: Sequence[str]) -> list[NoiseGrid]:
-    """Return a grid for every task and metric if the runs vary η and the noise, none if they do not."""
-    settings = {run.arm: found for run in runs if (found := _setting(run)) is not None}
-    etas = sorted({eta for eta, _ in settings.values()}, reverse=True)
-    noises = sorted({noise for _, noise in settings.values()})
-    if len(etas) < 2 or len(noises) < 2:
-        return []
+    """Return a grid for every task, kind of evolution and metric where the runs vary both η and the noise."""
+    kinds: dict[tuple[str, str], dict[tuple[float, str], str]] = {}
+    for run in runs:
+        if (found := _setting(run)) is not None:
+            evolution, *cell = found
+            kinds.setdefault((run.task, evolution), {})[tuple(cell)] = run.arm  # type: ignore[index]
+    tasks = {task.name: task for task in comparison.tasks}
     grids = []
-    for task in comparison.tasks:
-        for metric in metrics:
-            means = np.full((len(etas), len(noises)), np.nan)
-            for arm, (eta, noise) in settings.items():
-                if arm in task.arms:
-                    mean, _ = task.arms[arm].band(metric)
+    for (task, evolution), cells in kinds.items():
+        etas = sorted({eta for eta, _ in cells}, reverse=True)
+        noises = sorted({noise for _, noise in cells})
+        if len(etas) > 1 and len(noises) > 1:
+            for metric in metrics:
+                means = np.full((len(etas), len(noises)), np.nan)
+                for (eta, noise), arm in cells.items():
+                    mean, _ = tasks[task].arms[arm].band(metric)
                     last = mean[-max(1, round(LAST * len(mean))) :]
                     means[etas.index(eta), noises.index(noise)] = np.mean(last)
-            grids.append(NoiseGrid(task.name, metric, etas, noises, means))
+                grids.append(NoiseGrid(task, evolution, metric, etas, noises, means))
     return grids
 
 
-def _setting(run: RunResult) -> tuple[float, str] | None:
-    """Return η and the kind of noise of a Kalman critic that names both."""
+def _setting(run: RunResult) -> tuple[str, float, str] | None:
+    """Return evolution, η and noise of a Kalman critic that names both."""
     evolution, noise = (resolve(run.config.critic.get(name)) for name in ("evolution", "noise"))
     eta = getattr(evolution, "eta", None)
-    return None if eta is None or noise is None else (float(eta), type(noise).__name__)
+    return None if eta is None or noise is None else (type(evolution).__name__, float(eta), repr(noise))

@@ -107,8 +107,8 @@ def _lead(results: Results, comparison: Comparison) -> str:
 def _curves(comparison: Comparison, palette: charts.Palette) -> list[Section]:
     notes = {
         RETURN: "Mean of the last 100 training episodes; line and band are mean ± standard deviation over seeds.",
-        "entropy": "Of the policy, after each update.",
-        "policy_loss": "What the policy's optimizer minimised, after each update.",
+        "entropy": "Of the policy at the end of an update; upstream's own classes log its mean during the update.",
+        "policy_loss": "What the policy's optimizer minimised, mean over an update.",
         "explained_variance": "1 - Var(label - value)/Var(label) of a rollout, before the critic learns from it.",
     }
     sections = []
@@ -126,7 +126,7 @@ def _grids(comparison: Comparison, results: Results) -> list[Section]:
     grids = noise_grids(comparison, results.finished, (RETURN, "entropy", "policy_loss"))
     if not grids:
         return []
-    figures = [charts.grid(f"{g.task}: {TITLES[g.metric]}", g.etas, g.noises, g.means) for g in grids]
+    figures = [charts.grid(f"{g.task}, {g.evolution}: {TITLES[g.metric]}", g.etas, g.noises, g.means) for g in grids]
     return [Section("grid", "η × observation noise", "Means over seeds and the last tenth of the frames.", figures)]
 
 
@@ -142,12 +142,13 @@ def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section
         "/ frames this arm needed for it; - where it never got there."
     )
     lines = {
-        "IQM, all tasks": [_interval(row.iqm) for row in rows],
+        "IQM": [_interval(row.iqm) for row in rows],
+        "tasks": [f"{len(row.finals)} of {len(comparison.tasks)}" for row in rows],
         f"P(better than {reference})": ["" if row.improvement is None else _interval(row.improvement) for row in rows],
     }
-    for task in (task.name for task in comparison.scored):
+    for task in (task.name for task in comparison.tasks):
         lines[task] = [_mean_and_std(row.finals.get(task)) for row in rows]
-    for task in (task.name for task in comparison.scored):
+    for task in (task.name for task in comparison.tasks):
         lines[f"Sample efficiency, {task}"] = [_ratio(row.efficiency.get(task)) for row in rows]
     lines["Minutes a run"] = [f"{row.seconds / 60:.1f}" for row in rows]
     table = Table(["", *(row.arm for row in rows)], [[name, *cells] for name, cells in lines.items()])
@@ -155,7 +156,10 @@ def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section
 
 
 def _mean_and_std(found: tuple[float, float] | None) -> str:
-    return "" if found is None else f"{found[0]:,.4g} ± {found[1]:,.2g}"
+    if found is None:
+        return ""
+    decimals = 0 if abs(found[0]) >= 100 else 2
+    return f"{found[0]:,.{decimals}f} ± {found[1]:,.{decimals}f}"
 
 
 def _ratio(found: float | None) -> str:
@@ -181,14 +185,28 @@ def _wall_clock(comparison: Comparison, palette: charts.Palette) -> list[Section
 def _state(results: Results) -> Section:
     states = Counter(run.state for run in results.runs)
     note = ", ".join(f"{count} {state}" for state, count in states.items()) or "None."
-    rows = [[str(run.path), run.state, run.error] for run in results.runs if run.state != "finished"]
+    compared = {run.path for run in results.finished}
+    rows = [
+        [str(run.path), run.state, run.error or ("no episode ended" if run.state == "finished" else "")]
+        for run in results.runs
+        if run.path not in compared
+    ]
     rows += [[str(one.path), "damaged", one.reason] for one in results.damaged]
     table = Table(["directory", "state", "why"], rows, text=True) if rows else None
     return Section("runs", "Runs", note, table=table)
 
 
+def _machines(results: Results) -> list[dict[str, Any]]:
+    """Return every set of versions and machine that runs were trained with; command and date are each run's own."""
+    kinds = [{k: v for k, v in run.made_by.items() if k not in ("command", "date")} for run in results.runs]
+    return [dict(kind) for kind in dict.fromkeys(tuple(kind.items()) for kind in kinds if kind)]
+
+
 def _provenance(results: Results, command: str) -> Section:
-    lines = [f"{name}: {value}" for name, value in provenance(command).items()]
+    lines = [command, ""]
+    for number, facts in enumerate(_machines(results), start=1):
+        lines += [f"# trained with ({number})", *(f"{name}: {value}" for name, value in facts.items())]
+    lines += ["", "# reported with", *(f"{name}: {value}" for name, value in provenance(command).items())]
     for sweep in results.sweeps:
         lines += ["", f"# kova sweep {shlex.quote(sweep.name)}", sweep.to_yaml().rstrip()]
     seeds = sorted({run.config.seed for run in results.runs})
