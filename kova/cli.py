@@ -75,7 +75,12 @@ def _examples(*lines: str) -> str:
 app = typer.Typer(
     cls=OneLineErrors,
     help="Kalman critics for reinforcement learning.",
-    epilog=_examples("kova train ppo HalfCheetah-v4", "kova eval runs/ppo-HalfCheetah-v4-kova-seed0"),
+    epilog=_examples(
+        "kova train ppo HalfCheetah-v4",
+        "kova eval runs/ppo-HalfCheetah-v4-kova-seed0",
+        "kova sweep quick --jobs 2",
+        "kova report sweeps/quick",
+    ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -178,8 +183,8 @@ def sweep(
 ) -> None:
     """Train every run of a sweep: algorithms × environments × critics × seeds.
 
-    The same configuration is never run twice: call it again, and it goes on with what is missing. That come with kova:
-    quick, mujoco-300k, paper-fig3-ppo, paper-fig3-trpo, paper-fig4.
+    The same configuration is never run twice: call it again, and it goes on with what is missing. Sweeps that come with
+    kova: quick, mujoco-300k, paper-fig3-ppo, paper-fig3-trpo, paper-fig4.
     """
     from kova.experiments import engines, sweep_command
     from kova.experiments.config import parsed
