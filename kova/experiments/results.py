@@ -66,7 +66,7 @@ class RunResult:
     @property
     def task(self) -> str:
         """Algorithm and environment."""
-        return f"{self.config.algo.upper()} {self.config.env}"
+        return _task(self.config)
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,10 @@ def collect(folder: Path) -> Results:
             sweeps.append(Sweep.from_file(manifest))
         except WrongCall as error:
             damaged.append(Damaged(manifest, one_line(error)))
+    planned = [run for sweep in sweeps for run in _planned(sweep)]
     arms: dict[str, str] = {}
-    for planned in (run for sweep in sweeps for run in _planned(sweep)):
-        arms.setdefault(planned.key, planned.arm)
+    for one in planned:
+        arms.setdefault(one.key, one.arm)
     found: dict[str, RunResult] = {}
     for path in _run_directories(folder):
         try:
@@ -129,9 +130,23 @@ def collect(folder: Path) -> Results:
         if other is not None:
             copy = other if found[key] is run else run
             damaged.append(Damaged(copy.path, f"the same run as {found[key].path}, and counted once"))
-    order = {arm: place for place, arm in enumerate(dict.fromkeys(arms.values()))}
-    runs = sorted(_told_apart(list(found.values())), key=lambda run: order.get(run.arm, len(order)))
+    runs = _told_apart(_in_order(list(found.values()), planned))
     return Results(runs, damaged, sweeps)
+
+
+def _in_order(runs: list[RunResult], planned: list[PlannedRun]) -> list[RunResult]:
+    """Return the runs with tasks and arms in the order of their sweeps; others come last, as they are."""
+    tasks = list(dict.fromkeys(_task(run.config) for run in planned))
+    arms = list(dict.fromkeys(run.arm for run in planned))
+
+    def place(name: str, known: list[str]) -> int:
+        return known.index(name) if name in known else len(known)
+
+    return sorted(runs, key=lambda run: (place(run.task, tasks), place(run.arm, arms)))
+
+
+def _task(config: RunConfig) -> str:
+    return f"{config.algo.upper()} {config.env}"
 
 
 def _told_apart(runs: list[RunResult]) -> list[RunResult]:

@@ -136,8 +136,9 @@ def test_one_name_for_two_settings_is_told_apart(tmp_path):
 
 def test_arms_keep_the_order_of_the_sweep_and_the_first_without_a_filter_is_the_reference(tmp_path):
     arms = {"Z": {}, "B": {"critic": "upstream"}, "A": {"critic": "adam"}}
-    write_sweep(tmp_path / "s", sweep(2, arms=arms))
+    write_sweep(tmp_path / "s", replace(sweep(2, arms=arms), environments=["Swim-v0", "Hop-v0"]))
     comparison = Comparison(collect(tmp_path / "s").finished)
+    assert [task.name for task in comparison.tasks] == ["PPO Swim-v0", "PPO Hop-v0"]
     assert comparison.arms == ["Z", "B", "A"]
     assert comparison.reference == "B"
 
