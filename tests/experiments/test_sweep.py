@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import sweeps
+from filelock import FileLock
 from killed_runs import assert_same
 from typer.testing import CliRunner
 
@@ -244,14 +245,20 @@ def test_a_killed_driver_takes_its_workers_along_and_loses_nothing(done, tmp_pat
 
 
 def test_two_calls_do_not_work_in_one_directory(done, tmp_path):
-    first = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
-    sweeps.training_pid(tmp_path)
-    output = sweeps.finish(done / "sweep.yaml", "--out", tmp_path, code=2)
-    assert "another kova sweep is working" in output
-    first.send_signal(signal.SIGINT)
-    output, _ = first.communicate(timeout=60)
-    assert first.returncode == 130
-    # What it says to do next does it.
+    with FileLock(tmp_path / ".lock"):
+        result = runner.invoke(app, ["sweep", str(done / "sweep.yaml"), "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "another kova sweep is working" in result.stderr
+    assert sweeps.runs(tmp_path) == []
+
+
+def test_ctrl_c_says_how_to_go_on_and_that_goes_on(done, tmp_path):
+    driver = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
+    worker = sweeps.training_pid(tmp_path)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 130, output
+    assert_ends(worker)
     words = shlex.split(output[output.index("Go on:") :].splitlines()[1])
     assert words[:2] == ["kova", "sweep"]
     assert "0 failed" in sweeps.finish(*words[2:])
