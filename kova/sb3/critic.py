@@ -7,7 +7,7 @@ import difflib
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -101,6 +101,20 @@ class CriticMixin(BaseAlgorithm):
         for name, mean in means.items():
             self.logger.record(f"kova/{name}", mean)
         return loss
+
+    @classmethod
+    def load(cls, *args: Any, **kwargs: Any) -> Self:
+        """Load a model as upstream does; its critic is the one that was saved.
+
+        Raises:
+            ValueError: Another ``critic`` is asked for.
+        """
+        if "critic" in kwargs:
+            raise ValueError(
+                "load keeps the critic that was saved; leave critic= out, or build a new model with it and give that "
+                "the policy by set_parameters"
+            )
+        return super().load(*args, **kwargs)
 
     def set_parameters(
         self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"

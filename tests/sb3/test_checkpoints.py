@@ -65,6 +65,13 @@ def test_load_restores_everything(algorithm, tmp_path):
     agree(model, loaded)
 
 
+@pytest.mark.parametrize("algorithm", ALL)
+def test_load_keeps_the_critic_that_was_saved(algorithm, tmp_path):
+    make(algorithm).save(tmp_path / "model")
+    with pytest.raises(ValueError, match="keeps the critic that was saved"):
+        algorithm.load(tmp_path / "model.zip", critic="adam")
+
+
 @pytest.mark.parametrize("critic", ["kova", "adam"])
 @pytest.mark.parametrize("algorithm", ALL)
 def test_a_loaded_model_continues_bit_for_bit(algorithm, critic, tmp_path):
