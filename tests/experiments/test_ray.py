@@ -67,7 +67,10 @@ def has_checkpoint(run: Path) -> bool:
     return sweeps.state(run) == "running" and any((run / "checkpoints").glob("[0-9]*"))
 
 
-@pytest.mark.parametrize("fetch", [False, True], ids=["shared disk", "files sent back"])
+@pytest.mark.parametrize(
+    "fetch",
+    [pytest.param(False, id="shared disk"), pytest.param(True, id="files sent back", marks=pytest.mark.slow)],
+)
 def test_a_cluster_that_loses_a_node_gives_the_local_results(fetch, cluster, sweep, local, tmp_path):
     from kova.experiments.engines.ray import RayEngine
 
