@@ -102,15 +102,13 @@ class Comparison:
 
     def _row(self, arm: str, normalised: dict[str, dict[str, Array]]) -> Row:
         own = {task.name: task.arms[arm] for task in self.tasks if arm in task.arms}
+        bands = {name: curves.band(RETURN) for name, curves in own.items()}
         reference = self.reference
         compared = arm != reference and reference in normalised
         return Row(
             arm,
             statistics.iqm_interval(normalised[arm]),
-            {
-                name: (float(a.final.mean()), float(a.final.std(ddof=1)) if len(a.final) > 1 else 0.0)
-                for name, a in own.items()
-            },
+            {name: (float(mean[-1]), float(std[-1])) for name, (mean, std) in bands.items()},
             statistics.improvement_interval(normalised[arm], normalised[reference]) if compared and reference else None,
             self._efficiency(arm, reference) if compared and reference else {},
             float(np.concatenate([curves.seconds for curves in own.values()]).mean()),

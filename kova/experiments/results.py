@@ -14,8 +14,7 @@ import numpy.typing as npt
 from kova.experiments.config import RunConfig, WrongCall, one_line
 from kova.experiments.logs import STEP, read_rows
 from kova.experiments.run_directory import MADE_BY, RunDirectory
-from kova.experiments.sweep import PlannedRun, Sweep, canonical
-from kova.experiments.sweep_command import MANIFEST
+from kova.experiments.sweep import MANIFEST, PlannedRun, Sweep, canonical
 
 Array = npt.NDArray[np.float64]
 

@@ -20,6 +20,8 @@ from stable_baselines3.common.utils import LinearSchedule
 from kova.experiments.config import RunConfig, WrongCall, as_number, check_key, one_line
 from kova.experiments.expressions import resolve, suggestion
 
+#: Files that say which sweeps were run in a directory: sweep.yaml, sweep-2.yaml, …
+MANIFEST = "sweep"
 #: What an arm may say.
 OF_AN_ARM = ("critic", "set", "environments")
 

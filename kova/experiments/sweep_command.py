@@ -25,11 +25,9 @@ from kova.experiments.engines.process import LOG
 from kova.experiments.estimate import Estimate, estimate
 from kova.experiments.run_directory import RunDirectory, write_whole
 from kova.experiments.scheduler import Scheduler, Task
-from kova.experiments.sweep import PlannedRun, Sweep
+from kova.experiments.sweep import MANIFEST, PlannedRun, Sweep
 from kova.experiments.training import check_actions
 
-#: Files that say which sweeps were run in a directory: sweep.yaml, sweep-2.yaml, …
-MANIFEST = "sweep"
 RUNS = "runs"
 
 
