@@ -125,6 +125,15 @@ def test_a_copy_of_a_run_is_counted_once(tmp_path):
     assert "counted once" in results.damaged[0].reason
 
 
+@pytest.mark.parametrize("folder", ["before", "the-runs-after"])
+def test_a_copy_that_was_not_finished_does_not_take_the_place_of_the_run(folder, tmp_path):
+    write_sweep(tmp_path / "s", sweep(2))
+    shutil.copytree(tmp_path / "s" / "runs", tmp_path / "s" / folder)
+    for status in (tmp_path / "s" / folder).rglob("status.json"):
+        status.write_text(json.dumps({"state": "failed"}))
+    assert len(collect(tmp_path / "s").finished) == 4
+
+
 def test_one_name_for_two_settings_is_told_apart(tmp_path):
     write_sweep(tmp_path / "all" / "a", sweep(2))
     write_sweep(tmp_path / "all" / "b", replace(sweep(2), set={"steps": 1000, "algorithm.gamma": 0.9}))
