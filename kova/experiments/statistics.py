@@ -149,8 +149,8 @@ def _bootstrap(statistic: Callable[..., Array], data: Sequence[Scores], level: f
     """Return a statistic of (..., runs) arrays, one mapping for each of ``data``, with its interval.
 
     Percentiles of the bootstrap never leave the range of the data: from three seeds of one task they cover 73 % where
-    95 is claimed. The bootstrap gives the standard error instead, made up for the (n - 1)/n its variance is short by, and
-    Student's t the width, with Satterthwaite's degrees of freedom: few when one task scatters most.
+    95 is claimed. The bootstrap gives the standard error instead, made up for the (n - 1)/n its variance is short by,
+    and Student's t the width, with Satterthwaite's degrees of freedom: few when one task scatters most.
     """
     estimate = float(statistic(*data))
     samples = [values for scores in data for values in scores.values()]
