@@ -107,14 +107,20 @@ class CriticMixin(BaseAlgorithm):
         """Load a model as upstream does; its critic is the one that was saved.
 
         Raises:
-            ValueError: Another ``critic`` is asked for.
+            ValueError: Another ``critic`` is asked for, or ``critic_kwargs`` make a filter the saved one does not fit.
         """
         if "critic" in kwargs:
             raise ValueError(
                 "load keeps the critic that was saved; leave critic= out, or build a new model with it and give that "
                 "the policy by set_parameters"
             )
-        return super().load(*args, **kwargs)
+        try:
+            return super().load(*args, **kwargs)
+        except KeyError as error:
+            # Upstream answers a ValueError by a look into policy.optimizer, which DDPG does not have.
+            if isinstance(error.__context__, ValueError):
+                raise error.__context__ from None
+            raise
 
     def set_parameters(
         self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"

@@ -72,6 +72,13 @@ def test_load_keeps_the_critic_that_was_saved(algorithm, tmp_path):
         algorithm.load(tmp_path / "model.zip", critic="adam")
 
 
+@pytest.mark.parametrize("algorithm", ALL)
+def test_load_says_that_another_covariance_does_not_fit(algorithm, tmp_path):
+    make(algorithm, critic_kwargs={"covariance": "diagonal", "evolution": kova.Static()}).save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"checkpoint's covariance is .*diagonal.* this optimizer's is .*neuron"):
+        algorithm.load(tmp_path / "model.zip", critic_kwargs={"covariance": "neuron", "evolution": kova.Static()})
+
+
 @pytest.mark.parametrize("critic", ["kova", "adam"])
 @pytest.mark.parametrize("algorithm", ALL)
 def test_a_loaded_model_continues_bit_for_bit(algorithm, critic, tmp_path):
