@@ -82,14 +82,14 @@ def test_one_run_gives_curves_without_intervals(tmp_path):
     assert {name.rsplit("-", 1)[0] for name in charts(page)} == {
         *("return", "entropy", "policy-loss", "explained-variance", "statistics", "wall-clock"),
     }
-    assert "1 finished runs of 1" in page
+    assert "1 of 1 run finished; 1 task, 1 arm, 1 seed." in page
 
 
 def test_five_hundred_runs_give_one_curve_for_each_arm_and_task(tmp_path):
     write_sweep(tmp_path / "many", sweep(50, environments=5))
     page = report(tmp_path / "many")
     found = charts(page)
-    assert "500 finished runs of 500; 5 tasks, 2 arms, 50 seeds." in page
+    assert "500 of 500 runs finished; 5 tasks, 2 arms, 50 seeds." in page
     assert sum(name.startswith("return-") for name in found) == 5
     for name in (f"return-{task}" for task in range(5)):
         lines = [trace["name"] for trace in found[name]["data"] if trace.get("mode") == "lines"]

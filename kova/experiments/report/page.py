@@ -96,12 +96,17 @@ def _lead(results: Results, comparison: Comparison) -> str:
     if not results.runs:
         return "No run can be read below this directory yet."
     seeds = sorted({run.config.seed for run in results.finished})
-    parts = [f"{len(results.finished)} finished runs of {len(results.runs)}"]
+    parts = [f"{len(results.finished)} of {_count(len(results.runs), 'run')} finished"]
     if comparison.tasks:
-        parts.append(f"{len(comparison.tasks)} tasks, {len(comparison.arms)} arms, {len(seeds)} seeds")
+        counts = {"task": len(comparison.tasks), "arm": len(comparison.arms), "seed": len(seeds)}
+        parts.append(", ".join(_count(number, name) for name, number in counts.items()))
     if results.damaged:
-        parts.append(f"{len(results.damaged)} damaged directories, listed below")
+        parts.append(f"{_count(len(results.damaged), 'damaged directory', 'damaged directories')}, listed below")
     return "; ".join(parts) + "."
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _curves(comparison: Comparison, palette: charts.Palette) -> list[Section]:
