@@ -67,9 +67,13 @@ def _console() -> Console:
     return Console(markup=False)
 
 
+def _list(title: str, *lines: str) -> str:
+    """Return lines that typer does not wrap."""
+    return "\b\n" + "\n".join([f"{title}:", *(f"  {line}" for line in lines)])
+
+
 def _examples(*lines: str) -> str:
-    """Return examples that typer does not wrap."""
-    return "\b\n" + "\n".join([f"Example{'s' * (len(lines) > 1)}:", *(f"  {line}" for line in lines)])
+    return _list(f"Example{'s' * (len(lines) > 1)}", *lines)
 
 
 app = typer.Typer(
@@ -156,10 +160,19 @@ def evaluate(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=_list(
+        "Sweeps that come with kova",
+        "quick            two minutes; PPO and TRPO, Adam beside Kalman critics",
+        "mujoco-300k      PPO and TRPO on three MuJoCo tasks",
+        "paper-fig3-ppo   Figure 3a of the paper",
+        "paper-fig3-trpo  Figure 3b of the paper",
+        "paper-fig4       Figure 4 of the paper: eta times observation noise",
+    )
+    + "\n\n"
+    + _examples(
         "kova sweep quick --jobs 2",
         "kova sweep paper-fig3-ppo --dry-run",
-        "kova sweep paper-fig3-ppo --seeds 3 --set steps=300000 --set critic.covariance=neuron",
+        "kova sweep paper-fig4 --seeds 3 --set critic.covariance=neuron",
         "kova sweep my.yaml --engine ray --address auto --out /shared/my-sweep",
     )
 )
@@ -183,8 +196,7 @@ def sweep(
 ) -> None:
     """Train every run of a sweep: algorithms × environments × critics × seeds.
 
-    The same configuration is never run twice: call it again, and it goes on with what is missing. Sweeps that come with
-    kova: quick, mujoco-300k, paper-fig3-ppo, paper-fig3-trpo, paper-fig4.
+    The same configuration is never run twice: call it again, and it goes on with what is missing.
     """
     from kova.experiments import engines, sweep_command
     from kova.experiments.config import parsed

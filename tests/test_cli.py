@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,22 @@ from typer.testing import CliRunner
 
 from kova.cli import app
 from kova.experiments import step_arms, step_benchmark
+from kova.experiments.sweep import shipped_sweeps
 
 runner = CliRunner()
 
 
-COMMANDS = [[], ["train"], ["eval"], ["bench"], ["bench", "step"], ["bench", "train"]]
+COMMANDS = [
+    [],
+    ["train"],
+    ["eval"],
+    ["sweep"],
+    ["report"],
+    ["bench"],
+    ["bench", "step"],
+    ["bench", "train"],
+    ["bench", "values"],
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -27,6 +40,17 @@ def test_help_shows_examples_that_fit_80_columns(command):
     examples = [line.strip() for line in lines[start + 1 :] if line.strip()]
     assert examples
     assert all(example.startswith(" ".join(["kova", *command])) for example in examples)
+
+
+def test_the_help_of_sweep_names_every_sweep_that_comes_with_kova():
+    lines = runner.invoke(app, ["sweep", "--help"], prog_name="kova").output.splitlines()
+    assert {line.split()[0] for line in lines if line.strip()} >= set(shipped_sweeps())
+
+
+def test_python_m_kova_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "kova", "fly"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "kova: no such command 'fly'; see: kova --help\n"
 
 
 @pytest.mark.parametrize(
