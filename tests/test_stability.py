@@ -54,8 +54,9 @@ def check(optimizer: kova.KOVA, explained: float) -> None:
 
 
 @pytest.mark.parametrize("evolution", MODELS, ids=repr)
-def test_ten_thousand_updates(evolution):
-    check(*run(evolution, 10_000))
+def test_more_updates_than_the_printed_filter_survives(evolution):
+    # That one overflows float32 after 842 updates at 0.1 and after 8,828 at 0.01.
+    check(*run(evolution, {0.1: 2_500, 0.01: 10_000}[evolution.eta]))
 
 
 @pytest.mark.slow
