@@ -43,3 +43,9 @@ def bellman_features(trajectory: Trajectory, gamma: float) -> Tensor:
     """Return h_t = φ(s_t) - γφ(s_{t+1}) in float64, (T, d); the end of a task has no features."""
     successors = trajectory.next_inputs.double().masked_fill(trajectory.terminated[:, None], 0.0)
     return trajectory.inputs.double() - gamma * successors
+
+
+def linear_estimate(inputs: Tensor, weights: Tensor, covariance: Tensor) -> Estimate:
+    """Return φᵀθ and φᵀPφ at inputs (N, d)."""
+    phi = inputs.double()
+    return Estimate(phi @ weights, ((phi @ covariance) * phi).sum(1))

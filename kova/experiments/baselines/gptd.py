@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kova.experiments.baselines.base import Estimate, Learner, bellman_features
+from kova.experiments.baselines.base import Estimate, Learner, bellman_features, linear_estimate
 from kova.experiments.problems.trajectory import Trajectory
 
 
@@ -39,5 +39,4 @@ class GPTD(Learner):
 
     def predict(self, inputs: Tensor) -> Estimate:
         """Return φᵀθ and φᵀPφ."""
-        phi = inputs.double()
-        return Estimate(phi @ self.weights, ((phi @ self.covariance) * phi).sum(1))
+        return linear_estimate(inputs, self.weights, self.covariance)

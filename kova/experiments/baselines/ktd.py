@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kova.experiments.baselines.base import Estimate, Learner
 from kova.experiments.baselines.drift import Drift, RandomWalkDrift
-from kova.experiments.baselines.unscented import ValueFunction, linear_value, sigma_points
+from kova.experiments.baselines.unscented import ValueFunction, linear_value, sigma_points, unscented_estimate
 from kova.experiments.problems.trajectory import Trajectory
 
 
@@ -67,6 +67,4 @@ class KTD(Learner):
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Estimate:
         """Return mean and variance of V(s; θ) under N(θ, P), by the unscented transform."""
-        sigma = sigma_points(self.weights, self.covariance, self.kappa)
-        values = self.value(sigma.points, inputs.double())
-        return Estimate(sigma.mean(values), sigma.variance(values))
+        return unscented_estimate(self.value, inputs, self.weights, self.covariance, self.kappa)

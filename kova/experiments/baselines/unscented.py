@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kova.experiments.baselines.base import Estimate
 from kova.factorise import cholesky_with_jitter
 
 #: (weights (M, d), inputs (N, k)) -> values (M, N).
@@ -54,6 +55,15 @@ def sigma_points(mean: Tensor, covariance: Tensor, kappa: float) -> SigmaPoints:
     weights = torch.full((2 * size + 1,), 0.5 / (size + kappa), dtype=mean.dtype)
     weights[0] = kappa / (size + kappa)
     return SigmaPoints(torch.cat([mean[None], mean + spread, mean - spread]), weights)
+
+
+def unscented_estimate(
+    value: ValueFunction, inputs: Tensor, mean: Tensor, covariance: Tensor, kappa: float
+) -> Estimate:
+    """Return mean and variance of V(s; θ), θ ~ N(mean, covariance), at inputs (N, k)."""
+    sigma = sigma_points(mean, covariance, kappa)
+    values = value(sigma.points, inputs.double())
+    return Estimate(sigma.mean(values), sigma.variance(values))
 
 
 def linear_value(weights: Tensor, inputs: Tensor) -> Tensor:
