@@ -33,7 +33,7 @@ def run(folder: Path, out: Path, figures: Path | None, data: Path | None, consol
         results = collect(folder)
         comparison = Comparison(results.finished)
     command = f"kova report {shlex.quote(str(folder))} -o {shlex.quote(str(out))}"
-    title = f"kova: {', '.join(sweep.name for sweep in results.sweeps) or folder.resolve().name}"
+    title = f"kova: {', '.join(dict.fromkeys(sweep.name for sweep in results.sweeps)) or folder.resolve().name}"
     with console.status("drawing"):
         page = render(results, title, command)
         _write(out, page, "-o")

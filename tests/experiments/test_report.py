@@ -85,6 +85,13 @@ def test_one_run_gives_curves_without_intervals(tmp_path):
     assert "1 of 1 run finished; 1 task, 1 arm, 1 seed." in page
 
 
+def test_a_sweep_that_was_run_again_with_more_seeds_is_named_once(tmp_path):
+    folder = tmp_path / "grown"
+    write_sweep(folder, sweep(1))
+    (folder / "sweep-2.yaml").write_text(sweep(2).to_yaml())
+    assert f"<title>kova: {sweep(1).name}</title>" in report(folder)
+
+
 def test_five_hundred_runs_give_one_curve_for_each_arm_and_task(tmp_path):
     write_sweep(tmp_path / "many", sweep(50, environments=5))
     page = report(tmp_path / "many")
