@@ -1,4 +1,4 @@
-"""``python -m kova``: the ``kova`` command, for whoever has two installations of it."""
+"""``python -m kova``: the ``kova`` command of this interpreter's installation."""
 
 from kova.cli import app
 

@@ -37,7 +37,7 @@ def write(path: Path, **changes: Any) -> Path:
 
 def start(*words: str | Path) -> subprocess.Popen[str]:
     """Start ``kova sweep``."""
-    command = [sys.executable, "-c", "from kova.cli import app; app()", "sweep", *map(str, words)]
+    command = [sys.executable, "-m", "kova", "sweep", *map(str, words)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     return subprocess.Popen(
         command,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from kova.experiments.problems.trajectory import Trajectory
@@ -37,6 +40,33 @@ class Learner(ABC):
     @abstractmethod
     def predict(self, inputs: Tensor) -> Estimate:
         """Return the value at inputs (N, k)."""
+
+
+class Transition(NamedTuple):
+    """One step of a trajectory.
+
+    Attributes:
+        states: s_t and s_{t+1}, (2, k), float64.
+        reward: r_t.
+        gamma: γ, or 0 where the task ended.
+        ends: No step follows this one.
+    """
+
+    states: Tensor
+    reward: float
+    gamma: float
+    ends: bool
+
+
+def transitions(trajectory: Trajectory, gamma: float) -> Iterator[Transition]:
+    """Return the steps one by one, for methods that condition on every reward."""
+    return map(
+        Transition,
+        torch.stack([trajectory.inputs, trajectory.next_inputs], dim=1).double(),
+        trajectory.rewards.tolist(),
+        [0.0 if terminated else gamma for terminated in trajectory.terminated.tolist()],
+        trajectory.ends.tolist(),
+    )
 
 
 def bellman_features(trajectory: Trajectory, gamma: float) -> Tensor:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kova.experiments.baselines.base import Learner
+from kova.experiments.baselines.base import Learner, Transition, transitions
 from kova.experiments.problems.trajectory import Trajectory
 
 
@@ -65,25 +65,19 @@ class ColouredNoise(Learner):
     @torch.no_grad()
     def update(self, trajectory: Trajectory) -> None:
         """Condition on every reward."""
-        rows = zip(
-            torch.stack([trajectory.inputs, trajectory.next_inputs], dim=1).double(),
-            trajectory.rewards.tolist(),
-            trajectory.terminated.tolist(),
-            trajectory.ends.tolist(),
-            strict=True,
-        )
-        for states, reward, terminated, ends in rows:
-            self._condition(states, reward, 0.0 if terminated else self.gamma)
-            if ends:
+        for transition in transitions(trajectory, self.gamma):
+            self._condition(transition)
+            if transition.ends:
                 self._forget_noise()
 
-    def _condition(self, states: Tensor, reward: float, gamma: float) -> None:
+    def _condition(self, transition: Transition) -> None:
         """Condition (θ, ω_t, ω_{t+1}) on one reward, and keep (θ, ω_{t+1})."""
-        mean, variance, correlation = self._predict_reward(states, gamma)
+        gamma = transition.gamma
+        mean, variance, correlation = self._predict_reward(transition.states, gamma)
         scale = variance + gamma**2 * self.noise_variance
         correlation[-1] = -gamma * self.noise_variance
         self._forget_noise()
-        self._mean.add_(correlation, alpha=(reward - mean) / scale)
+        self._mean.add_(correlation, alpha=(transition.reward - mean) / scale)
         self._covariance.addr_(correlation, correlation, alpha=-1.0 / scale)
 
     def _forget_noise(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kova.experiments.baselines.base import Estimate, Learner
+from kova.experiments.baselines.base import Estimate, Learner, transitions
 from kova.experiments.baselines.drift import Drift, RandomWalkDrift
 from kova.experiments.baselines.unscented import ValueFunction, linear_value, sigma_points, unscented_estimate
 from kova.experiments.problems.trajectory import Trajectory
@@ -48,17 +48,11 @@ class KTD(Learner):
     @torch.no_grad()
     def update(self, trajectory: Trajectory) -> None:
         """Condition on every reward, with 2d + 1 evaluations of V at two states and O(d³) each."""
-        rows = zip(
-            torch.stack([trajectory.inputs, trajectory.next_inputs], dim=1).double(),
-            trajectory.rewards.tolist(),
-            trajectory.terminated.tolist(),
-            strict=True,
-        )
-        for states, reward, terminated in rows:
+        for states, reward, gamma, _ in transitions(trajectory, self.gamma):
             predicted = self.drift.predict(self.covariance)
             sigma = sigma_points(self.weights, predicted, self.kappa)
             values = self.value(sigma.points, states)
-            rewards = values[:, :1] - (0.0 if terminated else self.gamma) * values[:, 1:]
+            rewards = values[:, :1] - gamma * values[:, 1:]
             scale = float(sigma.variance(rewards)) + self.noise_variance
             correlation = sigma.covariance_with(rewards).squeeze(1)
             self.weights.add_(correlation, alpha=(reward - float(sigma.mean(rewards))) / scale)
