@@ -84,11 +84,13 @@ class Results:
         runs: Those that can be read.
         damaged: The others, and copies of one that is there.
         sweeps: The sweeps they belong to.
+        waiting: Runs of those sweeps that have no directory yet.
     """
 
     runs: Sequence[RunResult]
     damaged: Sequence[Damaged]
     sweeps: Sequence[Sweep]
+    waiting: Sequence[PlannedRun]
 
     @property
     def finished(self) -> list[RunResult]:
@@ -111,14 +113,14 @@ def collect(folder: Path) -> Results:
             sweeps.append(Sweep.from_file(manifest))
         except WrongCall as error:
             damaged.append(Damaged(manifest, one_line(error)))
-    planned = [run for sweep in sweeps for run in _planned(sweep)]
-    arms: dict[str, str] = {}
-    for one in planned:
-        arms.setdefault(one.key, one.arm)
+    planned: dict[str, PlannedRun] = {}
+    for one in (run for sweep in sweeps for run in _planned(sweep)):
+        planned.setdefault(one.key, one)
     found: dict[str, RunResult] = {}
-    for path in _run_directories(folder):
+    paths = _run_directories(folder)
+    for path in paths:
         try:
-            run, key = _read(path, arms)
+            run, key = _read(path, planned)
         except Exception as error:
             # Whatever a damaged file makes its reader raise: the other runs are sound.
             damaged.append(Damaged(path, one_line(error)))
@@ -129,8 +131,11 @@ def collect(folder: Path) -> Results:
         if other is not None:
             copy = other if found[key] is run else run
             damaged.append(Damaged(copy.path, f"the same run as {found[key].path}, and counted once"))
-    runs = _told_apart(_in_order(list(found.values()), planned))
-    return Results(runs, damaged, sweeps)
+    runs = _told_apart(_in_order(list(found.values()), list(planned.values())))
+    # A damaged directory is the only trace of its run, and its name is the run's.
+    there = {path.name for path in paths}
+    waiting = [run for key, run in planned.items() if key not in found and run.name not in there]
+    return Results(runs, damaged, sweeps, waiting)
 
 
 def _in_order(runs: list[RunResult], planned: list[PlannedRun]) -> list[RunResult]:
@@ -189,7 +194,7 @@ def _run_directories(folder: Path) -> list[Path]:
     return sorted(found.difference(hidden))
 
 
-def _read(path: Path, arms: dict[str, str]) -> tuple[RunResult, str]:
+def _read(path: Path, planned: dict[str, PlannedRun]) -> tuple[RunResult, str]:
     """Return the run of a directory and its key."""
     directory = RunDirectory(path)
     config = directory.config()
@@ -205,7 +210,7 @@ def _read(path: Path, arms: dict[str, str]) -> tuple[RunResult, str]:
     key = PlannedRun("", config).key
     run = RunResult(
         path,
-        arms.get(key, describe(config)),
+        planned[key].arm if key in planned else describe(config),
         config,
         state,
         str(status.get("error", "")),

@@ -177,6 +177,17 @@ def test_runs_that_are_not_finished_are_listed_and_not_compared(tmp_path):
     assert "ValueError: it broke" in report(tmp_path / "s")
 
 
+def test_runs_that_a_stopped_sweep_has_not_begun_count_as_planned(tmp_path):
+    paths = write_sweep(tmp_path / "s", sweep(3))
+    for path in paths[:2]:
+        shutil.rmtree(path)
+    (paths[2] / "config.yaml").write_text("algo: [")
+    assert [run.config.seed for run in collect(tmp_path / "s").waiting] == [0, 0]
+    page = report(tmp_path / "s")
+    assert "3 of 5 runs finished; 1 task, 2 arms, 2 seeds; 1 damaged directory" in page
+    assert "3 finished, 2 not begun" in page
+
+
 def test_the_numbers_of_the_comparison(tmp_path):
     write_sweep(tmp_path / "s", sweep(5))
     comparison = Comparison(collect(tmp_path / "s").finished)

@@ -96,7 +96,7 @@ def _lead(results: Results, comparison: Comparison) -> str:
     if not results.runs:
         return "No run can be read below this directory yet."
     seeds = sorted({run.config.seed for run in results.finished})
-    parts = [f"{len(results.finished)} of {_count(len(results.runs), 'run')} finished"]
+    parts = [f"{len(results.finished)} of {_count(len(results.runs) + len(results.waiting), 'run')} finished"]
     if comparison.tasks:
         counts = {"task": len(comparison.tasks), "arm": len(comparison.arms), "seed": len(seeds)}
         parts.append(", ".join(_count(number, name) for name, number in counts.items()))
@@ -189,6 +189,8 @@ def _wall_clock(comparison: Comparison, palette: charts.Palette) -> list[Section
 
 def _state(results: Results) -> Section:
     states = Counter(run.state for run in results.runs)
+    if results.waiting:
+        states["not begun"] += len(results.waiting)
     note = ", ".join(f"{count} {state}" for state, count in states.items()) or "None."
     compared = {run.path for run in results.finished}
     rows = [
