@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -97,25 +98,36 @@ def test_an_interval_is_the_same_every_time_and_holds_its_estimate():
     ("tasks", "seeds", "louder"),
     [(1, 2, 1.0), (1, 3, 1.0), (2, 2, 1.0), (3, 3, 1.0), (3, 3, 10.0), (1, 5, 1.0), (3, 10, 1.0)],
 )
-def test_intervals_cover_at_the_nominal_rate(tasks, seeds, louder, monkeypatch):
+def test_intervals_of_the_interquartile_mean_cover_at_the_nominal_rate(tasks, seeds, louder, monkeypatch):
     monkeypatch.setattr(statistics, "RESAMPLES", 300)
     rng = np.random.default_rng(0)
-    repetitions = 400
-    covered = {"iqm": 0, "improvement": 0}
+    repetitions, covered = 400, 0
     for _ in range(repetitions):
-        # The truth: an interquartile mean of 0, and one arm as good as the other. The first task may be louder.
+        # The truth is 0. The first task may be louder.
+        scores = {str(task): rng.normal(size=seeds) * (louder if task == 0 else 1.0) for task in range(tasks)}
+        found = statistics.iqm_interval(scores)
+        covered += found.low <= 0.0 <= found.high
+    # 400 repetitions know a rate of 0.95 to within 0.022, two standard errors.
+    assert 0.925 <= covered / repetitions <= 0.995
+
+
+@pytest.mark.parametrize("effects", [(0,), (2,), (0, 0, 0), (1,) * 6, (2, 2, -2), (3, 3, -3), (3, 3, 3, 3, -1)])
+@pytest.mark.parametrize("seeds", [2, 3, 10])
+def test_intervals_of_the_improvement_cover_at_the_nominal_rate(effects, seeds):
+    rng = np.random.default_rng(0)
+    truth = np.mean([NormalDist().cdf(effect / math.sqrt(2)) for effect in effects])
+    repetitions, covered = 400, 0
+    for _ in range(repetitions):
+        # Better on some tasks and worse on others, by so much that samples do not overlap: still not certain.
         first, second = (
-            {str(task): rng.normal(size=seeds) * (louder if task == 0 else 1.0) for task in range(tasks)}
-            for _ in range(2)
+            {str(task): rng.normal(size=seeds) + shift * effect for task, effect in enumerate(effects)}
+            for shift in (1.0, 0.0)
         )
-        iqm = statistics.iqm_interval(first)
-        improvement = statistics.improvement_interval(first, second)
-        covered["iqm"] += iqm.low <= 0.0 <= iqm.high
-        covered["improvement"] += improvement.low <= 0.5 <= improvement.high
-    # 400 repetitions know a rate of 0.95 to within 0.022, two standard errors. A probability from few pairs has few
-    # values, and its interval holds the middle more often than it has to.
-    assert 0.925 <= covered["iqm"] / repetitions <= 0.995, covered
-    assert covered["improvement"] / repetitions >= 0.92, covered
+        found = statistics.improvement_interval(first, second)
+        covered += found.low <= truth <= found.high
+        assert found.low < found.high
+    # A probability from few pairs has few values, and its interval holds the truth more often than it has to.
+    assert covered / repetitions >= 0.93
 
 
 def test_a_mean_of_three_has_students_interval():
@@ -128,11 +140,21 @@ def test_a_mean_of_three_has_students_interval():
 
 
 def test_wins_without_exception_do_not_make_certain():
-    found = statistics.improvement_interval({"t": np.array([4.0, 5.0, 6.0])}, {"t": np.array([1.0, 2.0, 3.0])})
-    assert found.estimate == 1.0
-    assert found.low == pytest.approx(0.025 ** (1 / 3))
-    back = statistics.improvement_interval({"t": np.array([1.0, 2.0, 3.0])}, {"t": np.array([4.0, 5.0, 6.0])})
-    assert (back.estimate, back.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / 3)))
+    high, low = {"t": np.array([4.0, 5.0, 6.0])}, {"t": np.array([1.0, 2.0, 3.0])}
+    found = statistics.improvement_interval(high, low)
+    # Three and a half wins of four, two degrees of freedom.
+    half = 4.302653 * math.sqrt(0.875 * 0.125 / 4)
+    assert found == statistics.Interval(1.0, pytest.approx(1 - half), 1.0)
+    assert statistics.improvement_interval(low, high) == statistics.Interval(0.0, 0.0, pytest.approx(half))
+
+
+def test_the_scatter_of_an_improvement_is_that_of_wins_per_run():
+    first, second = (dict.fromkeys("tu", np.array(runs)) for runs in ([1.0, 4.5, 7.0, 8.0], [3.0, 4.0, 5.0, 6.0]))
+    found = statistics.improvement_interval(first, second)
+    # Runs of the one win 0, 2, 4 and 4 of 4; runs of the other lose to 3, 3, 2 and 2 of 4. Twice three degrees of freedom.
+    variance = (11 / 3) / 4**3 + (1 / 3) / 4**3
+    assert found.estimate == pytest.approx(10 / 16)
+    assert found.low == pytest.approx(10 / 16 - 2.446912 * math.sqrt(2 * variance) / 2)
 
 
 def test_only_common_tasks_count_for_an_improvement():
