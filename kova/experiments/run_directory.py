@@ -19,6 +19,8 @@ from kova.experiments.config import RunConfig, WrongCall, one_line
 KEPT_CHECKPOINTS = 2
 #: The file with versions and machine.
 MADE_BY = "made_by.json"
+#: The folder of a sweep's directory that has its runs.
+RUNS = "runs"
 
 
 class Busy(WrongCall):
@@ -160,7 +162,7 @@ class RunDirectory:
         else:
             draft.rename(final)
             _sync(self.checkpoints)
-        self._prune()
+        self.prune()
 
     def latest_checkpoint(self) -> Path | None:
         """Return the newest complete checkpoint."""
@@ -176,15 +178,16 @@ class RunDirectory:
         ]:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
-    def _complete(self) -> list[Path]:
-        return sorted(path for path in self.checkpoints.glob("[0-9]*") if path.is_dir())
-
-    def _prune(self) -> None:
+    def prune(self) -> None:
+        """Remove all but the newest checkpoints."""
         for old in self._complete()[:-KEPT_CHECKPOINTS]:
             # Renamed first: a kill in the middle of the removal must not leave half a checkpoint under its name.
             doomed = old.with_name(f".old-{old.name}")
             old.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
+
+    def _complete(self) -> list[Path]:
+        return sorted(path for path in self.checkpoints.glob("[0-9]*") if path.is_dir())
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 import sweeps
+from killed_runs import assert_same
 from test_sweep import assert_same_sweep
 
 from kova.experiments.engines import LocalEngine
-from kova.experiments.run_directory import write_whole
+from kova.experiments.logs import read_rows
+from kova.experiments.run_directory import RunDirectory, write_whole
 from kova.experiments.scheduler import Scheduler
 from kova.experiments.sweep import Sweep
 
@@ -92,6 +96,47 @@ def test_a_cluster_that_loses_a_node_gives_the_local_results(fetch, cluster, swe
     assert killed, "the sweep was over before a node could be lost"
     assert [task.state for task in scheduler.tasks] == ["finished"] * 4
     assert_same_sweep(tmp_path, local)
+
+
+def test_a_driver_killed_while_files_come_back_has_no_less_than_before(local, tmp_path, monkeypatch):
+    from kova.experiments.engines import ray as engine
+
+    packed = engine._packed(sweeps.runs(local)[0])
+    for moves in itertools.count():
+        run = tmp_path / f"run-{moves}"
+        shutil.copytree(sweeps.runs(local)[0], run)
+        # As it was when it was sent out: an older checkpoint, and not finished.
+        for path, older in zip(sorted((run / "checkpoints").iterdir()), ("0000000128", "0000000256"), strict=True):
+            path.rename(path.with_name(older))
+        (run / "status.json").write_text('{"state": "running"}')
+        left = iter(range(moves))
+
+        def killed_before_the_last(path: Path, target: Path, left=left) -> Path:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            path.rename(target)
+            return target
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", killed_before_the_last)
+            try:
+                engine._unpack(packed, run)
+                whole = True
+            except KeyboardInterrupt:
+                whole = False
+        latest = RunDirectory(run).latest_checkpoint()
+        assert latest is not None
+        assert latest.name >= "0000000256"
+        # Logs lead up to every checkpoint; the status comes last.
+        assert latest.name == "0000000256" or read_rows(run / "monitor.csv") == read_rows(
+            sweeps.runs(local)[0] / "monitor.csv"
+        )
+        assert RunDirectory(run).is_finished() <= (latest.name == "0000000512")
+        engine._unpack(packed, run)
+        assert_same(run, sweeps.runs(local)[0])
+        if whole:
+            break
+    assert moves > 5
 
 
 def test_a_cluster_that_is_not_there_is_one_line(tmp_path):

@@ -25,6 +25,7 @@ from kova.experiments import worker
 from kova.experiments.config import WrongCall, one_line
 from kova.experiments.engines.base import Outcome
 from kova.experiments.engines.process import last_words, spawn
+from kova.experiments.run_directory import RunDirectory
 
 
 @ray.remote(num_cpus=1, max_retries=0)
@@ -150,9 +151,17 @@ def _unpack(packed: bytes, run: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(draft, filter="data")
-    for item in sorted(draft.iterdir(), key=lambda item: item.name == "status.json"):
-        target = run / item.name
-        if target.is_dir():
-            shutil.rmtree(target)
+    # Logs before the checkpoints they lead up to: a run resumed from a checkpoint does not log its past again.
+    for item in sorted(draft.iterdir(), key=lambda item: (item.name == "status.json", item.name == "checkpoints")):
+        _put(item, run / item.name)
+    RunDirectory(run).prune()
+    shutil.rmtree(draft)
+
+
+def _put(item: Path, target: Path) -> None:
+    """Move a file or folder to a place; folders are merged, so that at no moment there is less than before."""
+    if not (item.is_dir() and target.is_dir()):
         item.replace(target)
-    draft.rmdir()
+        return
+    for part in item.iterdir():
+        _put(part, target / part.name)
