@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -53,8 +54,11 @@ def estimate(config: RunConfig) -> Estimate:
 def _probe(config: RunConfig) -> Estimate:
     env = environments.normalized(environments.make(config), config)
     model = build(config, env)
-    frames = PROBE
+    frames, total = PROBE, config.steps
     if isinstance(model, OnPolicyAlgorithm):
+        # The last rollout is trained to its end.
+        rollout = model.n_steps * config.n_envs
+        total = math.ceil(total / rollout) * rollout
         model.n_steps = model.rollout_buffer.buffer_size = min(model.n_steps, max(1, PROBE // config.n_envs))
         model.rollout_buffer.reset()
         frames = model.n_steps * config.n_envs
@@ -65,7 +69,7 @@ def _probe(config: RunConfig) -> Estimate:
     model.learn(frames, log_interval=10 * frames, reset_num_timesteps=False)
     seconds = (time.perf_counter() - start) / (model.num_timesteps - before)
     env.close()
-    return Estimate(seconds * config.steps, _resident() + _held(model))
+    return Estimate(seconds * total, _resident() + _held(model))
 
 
 def _held(model: BaseAlgorithm) -> int:

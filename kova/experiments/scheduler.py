@@ -150,6 +150,6 @@ class Scheduler:
             self._count_failure(task, outcome.message)
 
     def _count_failure(self, task: Task, message: str) -> None:
-        task.failures = 1 if task.progressed() else task.failures + 1
+        task.failures = 0 if task.progressed() else task.failures + 1
         task.state = "failed" if task.failures >= self._attempts else "waiting"
         task.message = message

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
@@ -96,13 +97,12 @@ class Sweep:
             for key in _mapping(f"arms.{arm}", content):
                 if key not in OF_AN_ARM:
                     raise WrongCall(f"arms.{arm} has {key!r}, which is unknown{suggestion(str(key), OF_AN_ARM)}")
-            _mapping(f"arms.{arm}.set", content.get("set", {}))
+            _settings(f"arms.{arm}.set", content.get("set", {}))
             for env, values in _mapping(f"arms.{arm}.environments", content.get("environments", {})).items():
                 if env not in self.environments:
                     raise WrongCall(f"arms.{arm}.environments has {env!r}{suggestion(env, self.environments)}")
-                _mapping(f"arms.{arm}.environments.{env}", values)
-        if "seed" in _mapping("set", self.set):
-            raise WrongCall("set has a seed; a sweep's seeds are its seeds: a number or a list")
+                _settings(f"arms.{arm}.environments.{env}", values)
+        _settings("set", self.set)
         self._seeds()
 
     @classmethod
@@ -114,7 +114,8 @@ class Sweep:
         """
         try:
             content = yaml.load(path.read_text(), _UniqueKeys)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            # ValueError: not UTF-8, or a date that no calendar has.
             raise WrongCall(f"{path} cannot be read: {one_line(error)}") from None
         if not isinstance(content, dict):
             raise WrongCall(f"{path} is not a sweep: it must have algorithms, environments and arms")
@@ -141,8 +142,12 @@ class Sweep:
         if name in shipped:
             return cls.from_file(shipped[name])
         path = Path(name)
-        if path.suffix in (".yaml", ".yml") or path.exists():
-            return cls.from_file(path)
+        try:
+            if path.suffix in (".yaml", ".yml") or path.exists():
+                return cls.from_file(path)
+        except OSError:
+            # Too long to be the name of anything.
+            pass
         raise WrongCall(f"sweep {name!r} is neither a file nor one that comes with kova{suggestion(name, shipped)}")
 
     def changed(self, seeds: int | None, settings: Mapping[str, Any]) -> Sweep:
@@ -203,6 +208,11 @@ class Sweep:
         raise WrongCall(f"seeds must be a number >= 1 or a list of different whole numbers, got {seeds!r}")
 
 
+def resume_command(manifest: Path, words: Sequence[str] = ()) -> str:
+    """Return what to type to go on with the sweep that left a manifest, with further options."""
+    return shlex.join(["kova", "sweep", str(manifest), "--out", str(manifest.parent), *words])
+
+
 def shipped_sweeps() -> dict[str, Path]:
     """Return the sweeps that come with the package, by name."""
     folder = Path(str(resources.files("kova.experiments") / "sweeps"))
@@ -227,6 +237,11 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
         if not isinstance(key, str):
             raise WrongCall(f"{name} has {key!r}, which is not a name; put it in quotes")
     return value
+
+
+def _settings(name: str, value: Any) -> None:
+    if "seed" in _mapping(name, value):
+        raise WrongCall(f"{name} has a seed; a sweep's seeds are its seeds: a number or a list")
 
 
 def canonical(value: Any) -> Any:

@@ -23,12 +23,10 @@ from kova.experiments.config import WrongCall, one_line
 from kova.experiments.engines import Engine
 from kova.experiments.engines.process import LOG
 from kova.experiments.estimate import Estimate, estimate
-from kova.experiments.run_directory import RunDirectory, write_whole
+from kova.experiments.run_directory import RUNS, RunDirectory, write_whole
 from kova.experiments.scheduler import Scheduler, Task
-from kova.experiments.sweep import MANIFEST, PlannedRun, Sweep
-from kova.experiments.training import check_actions
-
-RUNS = "runs"
+from kova.experiments.sweep import MANIFEST, PlannedRun, Sweep, resume_command
+from kova.experiments.training import build
 
 
 def run(
@@ -59,7 +57,7 @@ def run(
     except OSError as error:
         raise WrongCall(f"{out} cannot be written: {one_line(error)}; choose another --out") from None
     with lock:
-        command = shlex.join(["kova", "sweep", str(_write_manifest(sweep, out)), "--out", str(out), *words])
+        command = resume_command(_write_manifest(sweep, out), words)
         scheduler = Scheduler(runs, out / RUNS, workers, attempts)
         try:
             with _Display(console, scheduler.tasks) as display:
@@ -101,9 +99,11 @@ def _checked(sweep: Sweep) -> list[PlannedRun]:
     """Return the runs; what cannot be built shows now, not in the middle of the night."""
     runs = sweep.runs()
     for run in {_kind(run): run for run in runs}.values():
-        env = environments.make(run.config)
+        env = environments.normalized(environments.make(run.config), run.config)
         try:
-            check_actions(run.config, env)
+            build(run.config, env)
+        except WrongCall as error:
+            raise WrongCall(f"arm {run.arm!r}, {run.config.algo} on {run.config.env}: {error}") from None
         finally:
             env.close()
     return runs
@@ -123,12 +123,12 @@ def _write_manifest(sweep: Sweep, out: Path) -> Path:
 
 
 def _total(waiting: Sequence[Estimate], count: int, jobs: int) -> str:
-    # More processes than cores take turns.
-    jobs, work = min(jobs, os.cpu_count() or 1), sum(cost.seconds for cost in waiting)
-    longest = max((cost.seconds for cost in waiting), default=0.0)
+    work, longest = sum(cost.seconds for cost in waiting), max((cost.seconds for cost in waiting), default=0.0)
+    # More processes than cores take turns, and memory all the same.
+    seconds = max(work / min(jobs, os.cpu_count() or 1), longest)
     memory = sum(sorted((cost.bytes for cost in waiting), reverse=True)[:jobs])
     return (
-        f"{count} runs, {count - len(waiting)} finished; about {_duration(max(work / jobs, longest))} "
+        f"{count} runs, {count - len(waiting)} finished; about {_duration(seconds)} "
         f"with --jobs {jobs} and {_size(memory)} of memory, as this machine is now"
     )
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -105,6 +106,16 @@ WRONG = {
     ),
     "an algorithm twice": ({"algorithms": ["ppo", "ppo"]}, "twice"),
     "a seed among the settings": ({"set": {"seed": 4}}, "seeds"),
+    "a seed in an arm": ({"arms": {"A": {"set": {"seed": 4}}}}, "arms.A.set has a seed"),
+    "a seed for one environment": (
+        {"arms": {"A": {"environments": {"CartPole-v1": {"seed": 4}}}}},
+        "arms.A.environments.CartPole-v1 has a seed",
+    ),
+    "settings that cannot be built": (
+        {"arms": {"A": {"set": {"algorithm.n_steps": 1, "algorithm.batch_size": 1}}}},
+        *("arm 'A', ppo on CartPole-v1", "`batch_size` must be greater than 1"),
+    ),
+    "an unknown covariance": ({"set": {"critic.covariance": "foo"}}, "arm 'KOVA'", "'foo'"),
     "a preset that is a number": ({"preset": 3}, "preset must be a name"),
     "actions that the algorithm does not take": (
         {"algorithms": ["dqn"], "environments": ["Pendulum-v1"], "set": {"steps": 64}},
@@ -138,6 +149,7 @@ def test_a_wrong_sweep_is_one_line_and_leaves_nothing(case, tmp_path):
     [
         (["quik"], "did you mean 'quick'?"),
         (["nowhere.yaml"], "nowhere.yaml"),
+        (["x" * 300], "neither a file nor one that comes with kova"),
         (["quick", "--engine", "dask"], "local, ray"),
         (["quick", "--address", "auto"], "--engine ray"),
         (["quick", "--jobs", "0"], "--jobs"),
@@ -157,6 +169,13 @@ def test_a_name_that_is_there_twice_is_not_lost_without_a_word(tmp_path):
     path = sweeps.write(tmp_path / "s.yaml")
     path.write_text(path.read_text().replace("  KOVA:", "  Adam:"))
     with pytest.raises(WrongCall, match="'Adam' is there twice"):
+        Sweep.from_file(path)
+
+
+def test_a_date_that_no_calendar_has_is_one_line(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("description: 2020-13-45\n")
+    with pytest.raises(WrongCall, match=r"s\.yaml cannot be read: month must be in 1\.\.12"):
         Sweep.from_file(path)
 
 
@@ -181,6 +200,19 @@ def test_a_dry_run_says_what_it_takes_and_does_nothing(tmp_path):
     assert "6 runs, 0 finished; about 0:00:" in result.output
     assert "MiB" in result.output
     assert not (tmp_path / "out").exists()
+
+
+def test_more_jobs_than_cores_take_their_memory_all_at_once(tmp_path):
+    path = sweeps.write(tmp_path / "s.yaml", seeds=20)
+    total = re.compile(r"40 runs, 0 finished; .* with --jobs (\d+) and ([\d.]+) (\w+) of memory")
+    sizes = {}
+    for jobs in ("1", "40"):
+        result = runner.invoke(app, ["sweep", str(path), "--dry-run", "--jobs", jobs, "--out", str(tmp_path / "out")])
+        found = total.search(result.output)
+        assert found, result.output
+        assert found[1] == jobs
+        sizes[jobs] = float(found[2]) * {"MiB": 1, "GiB": 1024}[found[3]]
+    assert sizes["40"] > 30 * sizes["1"]
 
 
 @pytest.fixture(scope="module")
@@ -303,10 +335,20 @@ def test_a_damaged_directory_fails_alone(done, tmp_path):
 
 def test_a_run_whose_settings_cannot_work_says_why_and_is_not_tried_again(tmp_path):
     path = sweeps.write(tmp_path / "s.yaml", arms={"A": {"set": {"algorithm.n_steps": 1, "algorithm.batch_size": 1}}})
-    output = sweeps.finish(path, "--out", tmp_path / "out", code=1)
-    assert "failed  ppo CartPole-v1 A seed 0: ppo on CartPole-v1: `batch_size` must be greater than 1" in output
-    (run,) = sweeps.runs(tmp_path / "out")
-    assert (run / "log.txt").read_text().count("must be greater than 1") == 1
+    scheduler = Scheduler(Sweep.from_file(path).runs(), tmp_path, LocalEngine(1))
+    scheduler.run()
+    (task,) = scheduler.tasks
+    assert task.state == "failed"
+    assert "ppo on CartPole-v1: `batch_size` must be greater than 1" in task.message
+    assert (task.path / "log.txt").read_text().count("must be greater than 1") == 1
+
+
+def test_a_failure_after_a_new_checkpoint_does_not_count(done, tmp_path):
+    driver = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--attempts", "1", "--out", tmp_path)
+    os.kill(sweeps.training_pid(tmp_path), signal.SIGKILL)
+    output, _ = driver.communicate(timeout=300)
+    assert driver.returncode == 0, output
+    assert_same_sweep(tmp_path, done)
 
 
 def test_an_engine_that_is_unknown_names_the_others():
