@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -45,23 +46,36 @@ class ArmCurves:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One algorithm on one environment."""
+    """One algorithm on one environment.
+
+    Attributes:
+        name: Its name.
+        grid: Frames, (POINTS,); the last is where the longest run ended, which is a rollout's end after ``steps``.
+        arms: {name: curves}.
+        reference: The arm others are compared with: the first without a filter, or else the first.
+    """
 
     name: str
     grid: Array
     arms: dict[str, ArmCurves]
+    reference: str
+
+    def efficiency(self, arm: str) -> float:
+        """Return frames of the reference / frames of the arm, each to the reference's final score."""
+        curves = [self.arms[name].band(RETURN)[0] for name in (arm, self.reference)]
+        return statistics.sample_efficiency(self.grid, *curves)
 
 
 @dataclass(frozen=True)
 class Row:
-    """An arm's line in the table of statistics, against the reference arm where one is named.
+    """An arm's line in the table of statistics, against each task's reference.
 
     Attributes:
         arm: Its name.
         iqm: Interquartile mean of the normalised final scores.
-        finals: {task: (mean, standard deviation)} of the final scores.
-        improvement: Probability that a run beats one of the reference arm.
-        efficiency: {task: frames of the reference arm / frames of this one, to the reference's final score}.
+        finals: {task: (mean, standard deviation)} of the final scores; NaN for the deviation of one run.
+        improvement: Probability that a run beats one of the reference; None where it is the reference itself.
+        efficiency: {task: frames of the reference / frames of this arm, to the reference's final score}.
         seconds: Mean wall-clock of a run.
     """
 
@@ -83,9 +97,11 @@ class Comparison:
     def __init__(self, runs: Sequence[RunResult]) -> None:
         self.arms = list(dict.fromkeys(run.arm for run in runs))
         self.tasks = [_task(name, [r for r in runs if r.task == name]) for name in dict.fromkeys(r.task for r in runs)]
-        plain = [run.arm for run in runs if run.config.critic["optimizer"] != "kova"]
-        #: The arm others are compared with: the first without a filter, or else the first.
-        self.reference = next(iter([*plain, *self.arms]), None)
+
+    @property
+    def references(self) -> list[str]:
+        """The arms that others are compared with: one, unless the tasks have different ones."""
+        return list(dict.fromkeys(task.reference for task in self.tasks))
 
     def scores(self) -> dict[str, dict[str, Array]]:
         """Return {arm: {task: final scores}}."""
@@ -102,34 +118,31 @@ class Comparison:
 
     def _row(self, arm: str, normalised: dict[str, dict[str, Array]]) -> Row:
         own = {task.name: task.arms[arm] for task in self.tasks if arm in task.arms}
-        bands = {name: curves.band(RETURN) for name, curves in own.items()}
-        reference = self.reference
-        compared = arm != reference and reference in normalised
+        compared = [task for task in self.tasks if arm in task.arms and arm != task.reference]
+        references = {task.name: normalised[task.reference][task.name] for task in compared}
         return Row(
             arm,
             statistics.iqm_interval(normalised[arm]),
-            {name: (float(mean[-1]), float(std[-1])) for name, (mean, std) in bands.items()},
-            statistics.improvement_interval(normalised[arm], normalised[reference]) if compared and reference else None,
-            self._efficiency(arm, reference) if compared and reference else {},
+            {name: _mean_and_std(curves.final) for name, curves in own.items()},
+            statistics.improvement_interval(normalised[arm], references) if compared else None,
+            {task.name: task.efficiency(arm) for task in compared},
             float(np.concatenate([curves.seconds for curves in own.values()]).mean()),
         )
 
-    def _efficiency(self, arm: str, reference: str) -> dict[str, float]:
-        found = {}
-        for task in self.tasks:
-            if arm in task.arms and reference in task.arms:
-                curves = [task.arms[name].band(RETURN)[0] for name in (arm, reference)]
-                found[task.name] = statistics.sample_efficiency(task.grid, *curves)
-        return found
+
+def _mean_and_std(finals: Array) -> tuple[float, float]:
+    return float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else math.nan
 
 
 def _task(name: str, runs: Sequence[RunResult]) -> Task:
-    steps = max(run.config.steps for run in runs)
-    grid = np.linspace(steps / POINTS, steps, POINTS)
+    end = max(max(run.config.steps, run.frames) for run in runs)
+    grid = np.linspace(end / POINTS, end, POINTS)
     groups: dict[str, list[RunResult]] = {}
     for run in runs:
         groups.setdefault(run.arm, []).append(run)
-    return Task(name, grid, {arm: _arm(sorted(own, key=lambda r: r.config.seed), grid) for arm, own in groups.items()})
+    plain = [arm for arm, own in groups.items() if own[0].config.critic["optimizer"] != "kova"]
+    arms = {arm: _arm(sorted(own, key=lambda r: r.config.seed), grid) for arm, own in groups.items()}
+    return Task(name, grid, arms, next(iter([*plain, *groups])))
 
 
 def _arm(runs: Sequence[RunResult], grid: Array) -> ArmCurves:

@@ -9,10 +9,10 @@ import pandas as pd
 from rich.console import Console
 
 from kova.experiments import paper_figures
-from kova.experiments.comparison import Comparison
+from kova.experiments.comparison import RETURN, Comparison
 from kova.experiments.config import WrongCall, one_line
 from kova.experiments.report import render
-from kova.experiments.results import collect
+from kova.experiments.results import METRICS, collect
 from kova.experiments.run_directory import write_whole
 
 
@@ -32,8 +32,11 @@ def run(folder: Path, out: Path, figures: Path | None, data: Path | None, consol
     with console.status("reading the runs"):
         results = collect(folder)
         comparison = Comparison(results.finished)
-    command = f"kova report {shlex.quote(str(folder))} -o {shlex.quote(str(out))}"
-    title = f"kova: {', '.join(dict.fromkeys(sweep.name for sweep in results.sweeps)) or folder.resolve().name}"
+    options = {"-o": out, "--figures": figures, "--data": data}
+    words = [str(word) for option, path in options.items() if path is not None for word in (option, path)]
+    command = shlex.join(["kova", "report", str(folder), *words])
+    names = dict.fromkeys(sweep.name for sweep in results.sweeps.values())
+    title = f"kova: {', '.join(names) or folder.resolve().name}"
     with console.status("drawing"):
         page = render(results, title, command)
         _write(out, page, "-o")
@@ -64,6 +67,7 @@ def _write(path: Path, text: str, option: str) -> None:
 
 def curves_table(comparison: Comparison) -> pd.DataFrame:
     """Return every curve of every run in long form."""
+    columns = ["task", "arm", "seed", "frame", RETURN, *METRICS]
     rows = []
     for task in comparison.tasks:
         for arm, curves in task.arms.items():
@@ -71,4 +75,4 @@ def curves_table(comparison: Comparison) -> pd.DataFrame:
                 for place, frame in enumerate(task.grid):
                     values = {metric: f"{found[index, place]:.6g}" for metric, found in curves.curves.items()}
                     rows.append({"task": task.name, "arm": arm, "seed": seed, "frame": round(frame), **values})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=columns)

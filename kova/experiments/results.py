@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from kova.experiments.config import RunConfig, WrongCall, one_line
 from kova.experiments.logs import STEP, read_rows
-from kova.experiments.run_directory import MADE_BY, RunDirectory
+from kova.experiments.provenance import read_makers
+from kova.experiments.run_directory import MADE_BY, RUNS, RunDirectory
 from kova.experiments.sweep import MANIFEST, PlannedRun, Sweep, canonical
 
 Array = npt.NDArray[np.float64]
@@ -42,30 +43,38 @@ class RunResult:
 
     Attributes:
         path: Its directory.
+        task: Algorithm and environment, and how many frames where runs differ in that: they are not repetitions.
         arm: What the sweep calls its critic, or a description of it.
         config: Its settings.
         state: "finished", or what status.json says, or "not begun"; "stopped" if it says running and no process is.
         error: Why it failed, if it did.
+        frames: How many it was trained on.
         returns: Of its training episodes.
         metrics: {name in METRICS: what was logged}.
         seconds: Wall-clock of training.
-        made_by: Versions and machine.
+        made_by: Versions and machines, several if it was resumed elsewhere.
     """
 
     path: Path
+    task: str
     arm: str
     config: RunConfig
     state: str
     error: str
+    frames: int
     returns: Series
     metrics: dict[str, Series]
     seconds: float
-    made_by: dict[str, Any]
+    made_by: Sequence[dict[str, Any]]
 
     @property
-    def task(self) -> str:
-        """Algorithm and environment."""
-        return _task(self.config)
+    def flaw(self) -> str:
+        """Why it cannot be compared, empty if it can."""
+        if self.state != "finished":
+            return self.error or "not finished"
+        if not len(self.returns.values):
+            return "no episode ended"
+        return "" if np.isfinite(self.returns.values).all() else "a return is not finite"
 
 
 @dataclass(frozen=True)
@@ -83,19 +92,19 @@ class Results:
     Attributes:
         runs: Those that can be read.
         damaged: The others, and copies of one that is there.
-        sweeps: The sweeps they belong to.
+        sweeps: {manifest: the sweep they belong to}, in the order they were run.
         waiting: Runs of those sweeps that have no directory yet.
     """
 
     runs: Sequence[RunResult]
     damaged: Sequence[Damaged]
-    sweeps: Sequence[Sweep]
+    sweeps: Mapping[Path, Sweep]
     waiting: Sequence[PlannedRun]
 
     @property
     def finished(self) -> list[RunResult]:
-        """Runs that can be compared: complete, with an episode to show."""
-        return [run for run in self.runs if run.state == "finished" and len(run.returns.values)]
+        """Runs that can be compared."""
+        return [run for run in self.runs if not run.flaw]
 
 
 def collect(folder: Path) -> Results:
@@ -106,15 +115,15 @@ def collect(folder: Path) -> Results:
     """
     if not folder.is_dir():
         raise WrongCall(f"{folder} is not a directory; name the one that kova sweep or kova train made")
-    sweeps: list[Sweep] = []
+    sweeps: dict[Path, Sweep] = {}
     damaged: list[Damaged] = []
-    for manifest in sorted(folder.rglob(f"{MANIFEST}*.yaml")):
+    for manifest in _manifests(folder):
         try:
-            sweeps.append(Sweep.from_file(manifest))
+            sweeps[manifest] = Sweep.from_file(manifest)
         except WrongCall as error:
             damaged.append(Damaged(manifest, one_line(error)))
     planned: dict[str, PlannedRun] = {}
-    for one in (run for sweep in sweeps for run in _planned(sweep)):
+    for one in (run for sweep in sweeps.values() for run in _planned(sweep)):
         planned.setdefault(one.key, one)
     found: dict[str, RunResult] = {}
     paths = _run_directories(folder)
@@ -154,22 +163,27 @@ def _task(config: RunConfig) -> str:
 
 
 def _told_apart(runs: list[RunResult]) -> list[RunResult]:
-    """Return the runs with arms renamed where one name stands for several settings: those are no repetitions."""
-    groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    """Return the runs renamed where one name stands for several things: those are no repetitions.
+
+    A task that was run with other numbers of frames is as many tasks; an arm with other settings is as many arms.
+    """
+    lengths: dict[str, set[int]] = {}
     for run in runs:
-        settings = _settings(run.config)
-        groups.setdefault((run.task, run.arm), {})[repr(settings)] = settings
-    renamed = []
+        lengths.setdefault(run.task, set()).add(run.config.steps)
+    runs = [
+        replace(run, task=f"{run.task}, {run.config.steps:,} frames") if len(lengths[run.task]) > 1 else run
+        for run in runs
+    ]
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in runs:
-        kinds = groups[run.task, run.arm]
-        own = _settings(run.config)
-        differing = [key for key in own if len({repr(kind.get(key)) for kind in kinds.values()}) > 1]
-        suffix = ", ".join(f"{key}={own[key]}" for key in differing)
-        renamed.append(replace(run, arm=f"{run.arm} ({suffix})") if suffix else run)
-    return renamed
+        groups.setdefault((run.task, run.arm), []).append(settings(run.config))
+    suffixes = [differences(settings(run.config), groups[run.task, run.arm]) for run in runs]
+    return [
+        replace(run, arm=f"{run.arm} ({suffix})") if suffix else run for run, suffix in zip(runs, suffixes, strict=True)
+    ]
 
 
-def _settings(config: RunConfig) -> dict[str, Any]:
+def settings(config: RunConfig) -> dict[str, Any]:
     """Return every setting but the seed, {section.name: value}."""
     flat: dict[str, Any] = {}
     for name, value in asdict(config).items():
@@ -178,6 +192,22 @@ def _settings(config: RunConfig) -> dict[str, Any]:
         elif name not in ("seed", "preset"):
             flat[name] = value
     return flat
+
+
+def differences(own: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]]) -> str:
+    """Return those of one's own settings that are not the same in all ``kinds``, as text."""
+    differing = [key for key in own if len({repr(kind.get(key)) for kind in kinds}) > 1]
+    return ", ".join(f"{key}={own[key]}" for key in differing)
+
+
+def _manifests(folder: Path) -> list[Path]:
+    """Return the files that :mod:`kova.experiments.sweep_command` wrote, in the order in which it did."""
+    found = {}
+    for path in folder.rglob(f"{MANIFEST}*.yaml"):
+        match = re.fullmatch(rf"{MANIFEST}(?:-(\d+))?\.yaml", path.name)
+        if match and (path.parent / RUNS).is_dir():
+            found[path.parent, int(match[1] or 1)] = path
+    return [found[place] for place in sorted(found)]
 
 
 def _planned(sweep: Sweep) -> list[PlannedRun]:
@@ -206,26 +236,22 @@ def _read(path: Path, planned: dict[str, PlannedRun]) -> tuple[RunResult, str]:
         state = "stopped"
     for name in ("progress.csv", "monitor.csv"):
         if state == "finished" and not (path / name).is_file():
-            raise WrongCall(f"it says that it is finished and has no {name}")
+            raise WrongCall(f"it says that it is finished and has no {name}; delete it and call kova sweep again")
     key = PlannedRun("", config).key
     run = RunResult(
         path,
+        _task(config),
         planned[key].arm if key in planned else describe(config),
         config,
         state,
         str(status.get("error", "")),
+        int(status.get("step", 0)),
         Series(_column(episodes, "step"), _column(episodes, "r")),
         {name: _metric(rows, tags) for name, tags in METRICS.items()},
         float(episodes[-1]["t"]) if episodes else 0.0,
-        _made_by(path),
+        read_makers(path / MADE_BY),
     )
     return run, key
-
-
-def _made_by(path: Path) -> dict[str, Any]:
-    """Return versions and machine of the training; runs of older versions do not say."""
-    file = path / MADE_BY
-    return dict(json.loads(file.read_text())) if file.is_file() else {}
 
 
 def _metric(rows: Sequence[dict[str, str]], tags: Sequence[tuple[str, float]]) -> Series:
@@ -237,6 +263,8 @@ def _metric(rows: Sequence[dict[str, str]], tags: Sequence[tuple[str, float]]) -
 
 
 def _column(rows: Sequence[dict[str, str]], name: str) -> Array:
+    if any(row.get(name) is None for row in rows):
+        raise ValueError(f"a line of its log has no {name}: it was cut short")
     values = np.array([float(row[name]) for row in rows])
     if name in (STEP, "step") and np.any(np.diff(values) < 0):
         raise ValueError(f"{name} goes backwards")

@@ -6,7 +6,6 @@ end with the same parameters as one that was never stopped, for any environment.
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,8 +27,8 @@ from kova.experiments import environments
 from kova.experiments.config import ALGORITHMS, RunConfig, WrongCall, one_line, upstream_of
 from kova.experiments.expressions import resolve
 from kova.experiments.logs import STEP, MonitorCSV, make_logger
-from kova.experiments.provenance import provenance
-from kova.experiments.run_directory import MADE_BY, RunDirectory, write_whole
+from kova.experiments.provenance import add_maker, provenance
+from kova.experiments.run_directory import MADE_BY, RunDirectory
 
 MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
 
@@ -134,8 +133,9 @@ class Training:
             Interrupted: Ctrl-C; a checkpoint was written.
         """
         done = self.model.num_timesteps
-        facts = provenance(f"kova train --resume --run-dir {self.directory.path.name}")
-        write_whole(self.directory.path / MADE_BY, json.dumps(facts, indent=2))
+        add_maker(
+            self.directory.path / MADE_BY, provenance(f"kova train --resume --run-dir {self.directory.path.name}")
+        )
         logger, progress = make_logger(self.directory.path, done)
         self.model.set_logger(logger)
         monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)

@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 def write_run(folder: Path, run: PlannedRun, state: str = "finished", level: float = 0.0) -> Path:
-    """Write what a run of 1,000 frames leaves behind, with returns around ``level``."""
+    """Write what a run that trained for 1,000 frames leaves behind, with returns around ``level``."""
     path = folder / "runs" / run.name
     (path / "checkpoints").mkdir(parents=True)
     (path / "config.yaml").write_text(run.config.to_yaml())
@@ -156,7 +157,7 @@ def test_arms_keep_the_order_of_the_sweep_and_the_first_without_a_filter_is_the_
     comparison = Comparison(collect(tmp_path / "s").finished)
     assert [task.name for task in comparison.tasks] == ["PPO Swim-v0", "PPO Hop-v0"]
     assert comparison.arms == ["Z", "B", "A"]
-    assert comparison.reference == "B"
+    assert comparison.references == ["B"]
 
 
 def test_a_run_without_an_episode_is_listed_and_not_compared(tmp_path):
@@ -188,12 +189,104 @@ def test_runs_that_a_stopped_sweep_has_not_begun_count_as_planned(tmp_path):
     assert "3 finished, 2 not begun" in page
 
 
+def test_a_return_that_is_no_number_spoils_its_own_run_alone(tmp_path):
+    paths = write_sweep(tmp_path / "s", sweep(3))
+    with (paths[0] / "monitor.csv").open("a") as file:
+        file.write("nan,50,10.1,1000\n")
+    page = report(tmp_path / "s")
+    assert "5 of 6 runs finished" in page
+    assert "a return is not finite" in page
+    (adam, kova) = Comparison(collect(tmp_path / "s").finished).table()
+    assert np.isfinite([adam.iqm.estimate, kova.iqm.estimate]).all()
+    assert kova.improvement.estimate == 1.0
+
+
+def test_a_trial_with_fewer_frames_is_another_task(tmp_path):
+    write_sweep(tmp_path / "all" / "trial", replace(sweep(1), set={"steps": 100}))
+    write_sweep(tmp_path / "all" / "whole", sweep(2))
+    comparison = Comparison(collect(tmp_path / "all").finished)
+    assert [task.name for task in comparison.tasks] == ["PPO Task0-v0, 100 frames", "PPO Task0-v0, 1,000 frames"]
+    assert [list(task.arms) for task in comparison.tasks] == [["Adam", "KOVA </script>"]] * 2
+    assert [len(task.arms["Adam"].seeds) for task in comparison.tasks] == [1, 2]
+
+
+def test_every_task_is_compared_with_its_own_reference(tmp_path):
+    write_sweep(tmp_path / "all" / "a", replace(sweep(2, arms={"Adam": {"critic": "adam"}, "KOVA": {}})))
+    other = sweep(2, arms={"Adam (joint)": {"critic": "upstream"}, "Adam (separate)": {"critic": "adam"}, "KOVA": {}})
+    write_sweep(tmp_path / "all" / "b", replace(other, algorithms=["a2c"]))
+    comparison = Comparison(collect(tmp_path / "all").finished)
+    rows = {row.arm: row for row in comparison.table()}
+    assert comparison.references == ["Adam", "Adam (joint)"]
+    assert set(rows["KOVA"].efficiency) == {"PPO Task0-v0", "A2C Task0-v0"}
+    assert set(rows["Adam (separate)"].efficiency) == {"A2C Task0-v0"}
+    assert rows["Adam"].improvement is None
+    assert rows["Adam (joint)"].improvement is None
+    page = report(tmp_path / "all")
+    assert "P(better than the reference)" in page
+    assert "The reference is Adam on PPO Task0-v0; Adam (joint) on A2C Task0-v0." in page
+    assert "nan" not in page[page.index("<table") : page.index("</table>")]
+
+
+def test_the_curves_go_to_the_end_of_the_last_rollout(tmp_path):
+    write_sweep(tmp_path / "s", replace(sweep(2), set={"steps": 300}))
+    (task,) = Comparison(collect(tmp_path / "s").finished).tasks
+    assert task.grid[-1] == 1000.0
+    # All twenty episodes, and not the six that ended by frame 300.
+    assert task.arms["Adam"].final == pytest.approx([52.5, 52.5], abs=1.5)
+
+
+def test_one_run_has_no_standard_deviation(tmp_path):
+    write_sweep(tmp_path / "s", sweep(1))
+    page = report(tmp_path / "s")
+    assert "±" not in page[page.index("<table") : page.index("</table>")]
+
+
+def test_manifests_are_read_in_the_order_they_were_written_and_others_files_are_not(tmp_path):
+    write_sweep(tmp_path / "s", sweep(1))
+    for number, name in ((2, "second"), (10, "tenth")):
+        (tmp_path / "s" / f"sweep-{number}.yaml").write_text(replace(sweep(1), name=name).to_yaml())
+    (tmp_path / "s" / "sweep_mine.yaml").write_text(replace(sweep(50), name="mine").to_yaml())
+    (tmp_path / "s" / "notes").mkdir()
+    (tmp_path / "s" / "notes" / "sweep.yaml").write_text("not: a sweep")
+    results = collect(tmp_path / "s")
+    assert [sweep.name for sweep in results.sweeps.values()] == ["made-up", "second", "tenth"]
+    assert results.damaged == []
+    assert results.waiting == []
+
+
+def test_the_page_has_the_commands_and_the_versions(tmp_path):
+    write_sweep(tmp_path / "s", sweep(1))
+    shutil.copy(tmp_path / "s" / "sweep.yaml", tmp_path / "s" / "sweep-2.yaml")
+    for place, run in enumerate((tmp_path / "s" / "runs").iterdir()):
+        makers = [{"command": "a", "date": "b", "torch": "2.0"}, {"torch": "2.1", "gpus": ["x", "y"]}]
+        # As versions before the list left it, and as they are now.
+        (run / "made_by.json").write_text(json.dumps(makers[0] if place else makers))
+    code = report(tmp_path / "s", "--data", str(tmp_path / "curves.csv")).rpartition("<pre")[2]
+    assert f"kova report {tmp_path / 's'} -o {tmp_path / 'report.html'} --data {tmp_path / 'curves.csv'}" in code
+    assert code.count(f"kova sweep {tmp_path / 's' / 'sweep.yaml'} --out {tmp_path / 's'}") == 1
+    assert "sweep-2.yaml" not in code
+    assert code.count("# trained with") == 2
+    for package in ("torch", "stable-baselines3", "gymnasium", "mujoco", "numpy"):
+        assert f"{package}: {version(package)}" in code
+
+
+def test_a_report_of_damaged_runs_alone_says_so_and_has_a_header(tmp_path):
+    (path,) = write_sweep(tmp_path / "s", sweep(1, arms={"Adam": {"critic": "adam"}}))
+    with (path / "monitor.csv").open("a") as file:
+        file.write("1.0,5")
+    data = tmp_path / "curves.csv"
+    page = report(tmp_path / "s", "--data", str(data))
+    assert "0 of 0 runs finished; 1 damaged directory, listed below." in page
+    assert "a line of its log has no step: it was cut short" in page
+    assert data.read_text() == "task,arm,seed,frame,return,entropy,policy_loss,explained_variance\n"
+
+
 def test_the_numbers_of_the_comparison(tmp_path):
     write_sweep(tmp_path / "s", sweep(5))
     comparison = Comparison(collect(tmp_path / "s").finished)
     rows = {row.arm: row for row in comparison.table()}
     kova = rows["KOVA </script>"]
-    assert comparison.reference == "Adam"
+    assert comparison.references == ["Adam"]
     assert rows["Adam"].improvement is None
     # Ten better at every frame, with noise of one.
     assert kova.improvement.estimate == 1.0
@@ -217,6 +310,33 @@ def test_the_grid_of_eta_and_noise_has_a_cell_for_every_pair(tmp_path):
     assert grids[0]["data"][0]["y"] == ["η = 0.1", "η = 0.01"]
     # The last ten of a hundred points: nine hold what was logged at frame 800, one what was logged at 1,000.
     np.testing.assert_allclose(grids[1]["data"][0]["z"], (9 * 0.7 + 0.5) / 10)
+
+
+def test_critics_that_differ_in_more_than_eta_and_noise_have_grids_of_their_own(tmp_path):
+    arms = {
+        f"{eta} {noise} {covariance}": {
+            "set": {
+                "critic.evolution": f"FadingMemory({eta})",
+                "critic.noise": f"{noise}()",
+                "critic.covariance": covariance,
+            }
+        }
+        for eta in (0.1, 0.01)
+        for noise in ("BatchSize", "MaxRatio")
+        for covariance in ("full", "neuron")
+    }
+    planned = sweep(2, arms=arms)
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "sweep.yaml").write_text(planned.to_yaml())
+    for run in planned.runs():
+        write_run(tmp_path / "s", run, level=1000.0 * ("full" in run.arm))
+    found = charts(report(tmp_path / "s"))
+    grids = [chart for name, chart in found.items() if name.startswith("grid-")]
+    means = {chart["layout"]["title"]["text"]: np.mean(chart["data"][0]["z"]) for chart in grids}
+    assert {name: mean for name, mean in means.items() if name.endswith(": return")} == {
+        "PPO Task0-v0, FadingMemory, critic.covariance=full: return": pytest.approx(1050, abs=5),
+        "PPO Task0-v0, FadingMemory, critic.covariance=neuron: return": pytest.approx(50, abs=5),
+    }
 
 
 def test_figures_and_the_table_of_curves(tmp_path):

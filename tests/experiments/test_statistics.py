@@ -151,7 +151,7 @@ def test_wins_without_exception_do_not_make_certain():
 def test_the_scatter_of_an_improvement_is_that_of_wins_per_run():
     first, second = (dict.fromkeys("tu", np.array(runs)) for runs in ([1.0, 4.5, 7.0, 8.0], [3.0, 4.0, 5.0, 6.0]))
     found = statistics.improvement_interval(first, second)
-    # Runs of the one win 0, 2, 4 and 4 of 4; runs of the other lose to 3, 3, 2 and 2 of 4. Twice three degrees of freedom.
+    # Runs of the one win 0, 2, 4 and 4 of 4, runs of the other lose to 3, 3, 2 and 2; twice three degrees of freedom.
     variance = (11 / 3) / 4**3 + (1 / 3) / 4**3
     assert found.estimate == pytest.approx(10 / 16)
     assert found.low == pytest.approx(10 / 16 - 2.446912 * math.sqrt(2 * variance) / 2)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kova.experiments.comparison import Comparison
 from kova.experiments.expressions import resolve
-from kova.experiments.results import RunResult
+from kova.experiments.results import RunResult, differences, settings
 
 Array = npt.NDArray[np.float64]
 
@@ -20,10 +21,12 @@ LAST = 0.1
 
 @dataclass(frozen=True, eq=False)
 class NoiseGrid:
-    """Means of a metric on one task with one kind of evolution, (etas, noises), NaN where there is no run."""
+    """Means of a metric on one task with one kind of evolution, (etas, noises), NaN where there is no run.
 
-    task: str
-    evolution: str
+    ``name`` says which task and evolution, and what else tells it from other grids.
+    """
+
+    name: str
     metric: str
     etas: Sequence[float]
     noises: Sequence[str]
@@ -31,30 +34,47 @@ class NoiseGrid:
 
 
 def noise_grids(comparison: Comparison, runs: Sequence[RunResult], metrics: Sequence[str]) -> list[NoiseGrid]:
-    """Return a grid for every task, kind of evolution and metric where the runs vary both η and the noise."""
-    kinds: dict[tuple[str, str], dict[tuple[float, str], str]] = {}
+    """Return a grid for every task, kind of critic and metric where the runs vary both η and the noise."""
+    kinds: dict[str, _Kind] = {}
     for run in runs:
-        if (found := _setting(run)) is not None:
-            evolution, *cell = found
-            kinds.setdefault((run.task, evolution), {})[tuple(cell)] = run.arm  # type: ignore[index]
+        if (found := _cell(run)) is not None:
+            evolution, eta, noise, rest = found
+            kind = kinds.setdefault(repr((run.task, evolution, rest)), _Kind(run.task, evolution, rest, {}))
+            kind.cells[eta, noise] = run.arm
     tasks = {task.name: task for task in comparison.tasks}
     grids = []
-    for (task, evolution), cells in kinds.items():
-        etas = sorted({eta for eta, _ in cells}, reverse=True)
-        noises = sorted({noise for _, noise in cells})
+    for kind in kinds.values():
+        etas = sorted({eta for eta, _ in kind.cells}, reverse=True)
+        noises = sorted({noise for _, noise in kind.cells})
         if len(etas) > 1 and len(noises) > 1:
+            alike = [other.rest for other in kinds.values() if other.task == kind.task]
+            name = ", ".join(filter(None, (kind.task, kind.evolution, differences(kind.rest, alike))))
             for metric in metrics:
                 means = np.full((len(etas), len(noises)), np.nan)
-                for (eta, noise), arm in cells.items():
-                    mean, _ = tasks[task].arms[arm].band(metric)
+                for (eta, noise), arm in kind.cells.items():
+                    mean, _ = tasks[kind.task].arms[arm].band(metric)
                     last = mean[-max(1, round(LAST * len(mean))) :]
                     means[etas.index(eta), noises.index(noise)] = np.mean(last)
-                grids.append(NoiseGrid(task, evolution, metric, etas, noises, means))
+                grids.append(NoiseGrid(name, metric, etas, noises, means))
     return grids
 
 
-def _setting(run: RunResult) -> tuple[str, float, str] | None:
-    """Return evolution, η and noise of a Kalman critic that names both."""
+@dataclass(frozen=True)
+class _Kind:
+    """Critics of one task that differ in η and noise alone, {(η, noise): arm}."""
+
+    task: str
+    evolution: str
+    rest: dict[str, Any]
+    cells: dict[tuple[float, str], str]
+
+
+def _cell(run: RunResult) -> tuple[str, float, str, dict[str, Any]] | None:
+    """Return evolution, η, noise and all other settings of a Kalman critic that names evolution and noise."""
     evolution, noise = (resolve(run.config.critic.get(name)) for name in ("evolution", "noise"))
-    eta = getattr(evolution, "eta", None)
-    return None if eta is None or noise is None else (type(evolution).__name__, float(eta), repr(noise))
+    if noise is None or not hasattr(evolution, "eta"):
+        return None
+    rest = settings(run.config)
+    del rest["critic.evolution"], rest["critic.noise"]
+    rest |= {f"evolution.{name}": value for name, value in vars(evolution).items() if name != "eta"}
+    return type(evolution).__name__, float(evolution.eta), repr(noise), rest

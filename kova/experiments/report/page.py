@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,11 +15,12 @@ from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from kova.experiments.comparison import RETURN, Comparison
-from kova.experiments.provenance import provenance
+from kova.experiments.provenance import provenance, what_counts
 from kova.experiments.report import charts
 from kova.experiments.report.noise_grid import noise_grids
 from kova.experiments.results import Results
 from kova.experiments.statistics import Interval
+from kova.experiments.sweep import Sweep, resume_command
 
 TITLES = {
     RETURN: "return",
@@ -93,7 +93,7 @@ def render(results: Results, title: str, command: str) -> str:
 
 
 def _lead(results: Results, comparison: Comparison) -> str:
-    if not results.runs:
+    if not results.runs and not results.damaged:
         return "No run can be read below this directory yet."
     seeds = sorted({run.config.seed for run in results.finished})
     parts = [f"{len(results.finished)} of {_count(len(results.runs) + len(results.waiting), 'run')} finished"]
@@ -131,7 +131,7 @@ def _grids(comparison: Comparison, results: Results) -> list[Section]:
     grids = noise_grids(comparison, results.finished, (RETURN, "entropy", "policy_loss"))
     if not grids:
         return []
-    figures = [charts.grid(f"{g.task}, {g.evolution}: {TITLES[g.metric]}", g.etas, g.noises, g.means) for g in grids]
+    figures = [charts.grid(f"{g.name}: {TITLES[g.metric]}", g.etas, g.noises, g.means) for g in grids]
     return [Section("grid", "η × observation noise", "Means over seeds and the last tenth of the frames.", figures)]
 
 
@@ -139,17 +139,17 @@ def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section
     rows = comparison.table()
     if not rows:
         return []
-    reference = comparison.reference
+    name, note = _reference(comparison)
     note = (
         "Scores are the last 100 training episodes of each run, mean ± standard deviation over seeds. IQM: "
         "interquartile mean of scores normalised so that in each task 0 is the worst run of any arm and 1 the best, "
-        f"with a 95 % stratified bootstrap interval. Sample efficiency: frames {reference} needed for its final score "
-        "/ frames this arm needed for it; - where it never got there."
+        f"with a 95 % stratified bootstrap interval. Sample efficiency: frames {name} needed for its final score "
+        f"/ frames this arm needed for it; - where it never got there.{note}"
     )
     lines = {
         "IQM": [_interval(row.iqm) for row in rows],
         "tasks": [f"{len(row.finals)} of {len(comparison.tasks)}" for row in rows],
-        f"P(better than {reference})": ["" if row.improvement is None else _interval(row.improvement) for row in rows],
+        f"P(better than {name})": ["" if row.improvement is None else _interval(row.improvement) for row in rows],
     }
     for task in (task.name for task in comparison.tasks):
         lines[task] = [_mean_and_std(row.finals.get(task)) for row in rows]
@@ -160,11 +160,20 @@ def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section
     return [Section("statistics", "Statistics", note, [charts.profiles(comparison, palette)], table)]
 
 
+def _reference(comparison: Comparison) -> tuple[str, str]:
+    """Return what to call the arm that others are compared with, and which it is if it differs between tasks."""
+    if len(comparison.references) == 1:
+        return comparison.references[0], ""
+    tasks = {arm: [task.name for task in comparison.tasks if task.reference == arm] for arm in comparison.references}
+    return "the reference", " The reference is " + "; ".join(f"{arm} on {', '.join(tasks[arm])}" for arm in tasks) + "."
+
+
 def _mean_and_std(found: tuple[float, float] | None) -> str:
     if found is None:
         return ""
-    decimals = 0 if abs(found[0]) >= 100 else 2
-    return f"{found[0]:,.{decimals}f} ± {found[1]:,.{decimals}f}"
+    mean, std = found
+    decimals = 0 if abs(mean) >= 100 else 2
+    return f"{mean:,.{decimals}f}" if np.isnan(std) else f"{mean:,.{decimals}f} ± {std:,.{decimals}f}"
 
 
 def _ratio(found: float | None) -> str:
@@ -192,21 +201,16 @@ def _state(results: Results) -> Section:
     if results.waiting:
         states["not begun"] += len(results.waiting)
     note = ", ".join(f"{count} {state}" for state, count in states.items()) or "None."
-    compared = {run.path for run in results.finished}
-    rows = [
-        [str(run.path), run.state, run.error or ("no episode ended" if run.state == "finished" else "")]
-        for run in results.runs
-        if run.path not in compared
-    ]
+    rows = [[str(run.path), run.state, run.flaw] for run in results.runs if run.flaw]
     rows += [[str(one.path), "damaged", one.reason] for one in results.damaged]
     table = Table(["directory", "state", "why"], rows, text=True) if rows else None
     return Section("runs", "Runs", note, table=table)
 
 
 def _machines(results: Results) -> list[dict[str, Any]]:
-    """Return every set of versions and machine that runs were trained with; command and date are each run's own."""
-    kinds = [{k: v for k, v in run.made_by.items() if k not in ("command", "date")} for run in results.runs]
-    return [dict(kind) for kind in dict.fromkeys(tuple(kind.items()) for kind in kinds if kind)]
+    """Return every set of versions and machine that runs were trained with."""
+    kinds = [what_counts(maker) for run in results.runs for maker in run.made_by]
+    return [kind for place, kind in enumerate(kinds) if kind not in kinds[:place]]
 
 
 def _provenance(results: Results, command: str) -> Section:
@@ -214,8 +218,11 @@ def _provenance(results: Results, command: str) -> Section:
     for number, facts in enumerate(_machines(results), start=1):
         lines += [f"# trained with ({number})", *(f"{name}: {value}" for name, value in facts.items())]
     lines += ["", "# reported with", *(f"{name}: {value}" for name, value in provenance(command).items())]
-    for sweep in results.sweeps:
-        lines += ["", f"# kova sweep {shlex.quote(sweep.name)}", sweep.to_yaml().rstrip()]
+    told: list[Sweep] = []
+    for manifest, sweep in results.sweeps.items():
+        if sweep not in told:
+            told.append(sweep)
+            lines += ["", f"{resume_command(manifest)}     # where {manifest.name} is", sweep.to_yaml().rstrip()]
     seeds = sorted({run.config.seed for run in results.runs})
     lines += ["", f"seeds: {', '.join(map(str, seeds)) or 'none'}"]
     return Section("provenance", "How this was made", "Commands, versions and seeds.", code="\n".join(lines))
