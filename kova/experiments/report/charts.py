@@ -19,7 +19,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 
 LAYOUT = {
     "template": "simple_white",
-    "margin": {"l": 56, "r": 12, "t": 40, "b": 44},
+    "margin": {"l": 56, "r": 24, "t": 40, "b": 44},
     "height": 300,
     "showlegend": False,
     "hovermode": "x unified",

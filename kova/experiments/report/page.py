@@ -152,7 +152,7 @@ def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section
         f"P(better than {name})": ["" if row.improvement is None else _interval(row.improvement) for row in rows],
     }
     for task in (task.name for task in comparison.tasks):
-        lines[task] = [_mean_and_std(row.finals.get(task)) for row in rows]
+        lines[task] = _means_and_stds([row.finals.get(task) for row in rows])
     for task in (task.name for task in comparison.tasks):
         lines[f"Sample efficiency, {task}"] = [_ratio(row.efficiency.get(task)) for row in rows]
     lines["Minutes a run"] = [f"{row.seconds / 60:.1f}" for row in rows]
@@ -168,12 +168,14 @@ def _reference(comparison: Comparison) -> tuple[str, str]:
     return "the reference", " The reference is " + "; ".join(f"{arm} on {', '.join(tasks[arm])}" for arm in tasks) + "."
 
 
-def _mean_and_std(found: tuple[float, float] | None) -> str:
-    if found is None:
-        return ""
-    mean, std = found
-    decimals = 0 if abs(mean) >= 100 else 2
-    return f"{mean:,.{decimals}f}" if np.isnan(std) else f"{mean:,.{decimals}f} ± {std:,.{decimals}f}"
+def _means_and_stds(found: Sequence[tuple[float, float] | None]) -> list[str]:
+    """Return the cells of a task, all with the decimals that its largest number wants."""
+    decimals = 0 if any(abs(mean) >= 100 for mean, _ in filter(None, found)) else 2
+
+    def cell(mean: float, std: float) -> str:
+        return f"{mean:,.{decimals}f}" if np.isnan(std) else f"{mean:,.{decimals}f} ± {std:,.{decimals}f}"
+
+    return ["" if pair is None else cell(*pair) for pair in found]
 
 
 def _ratio(found: float | None) -> str:
