@@ -7,10 +7,11 @@ import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 from rich.console import Console, Group, RenderableType
@@ -27,6 +28,8 @@ from kova.experiments.run_directory import RUNS, RunDirectory, write_whole
 from kova.experiments.scheduler import Scheduler, Task
 from kova.experiments.sweep import MANIFEST, PlannedRun, Sweep, resume_command
 from kova.experiments.training import build
+
+T = TypeVar("T")
 
 
 def run(
@@ -46,7 +49,7 @@ def run(
         WrongCall: The sweep or the directory is not sound, or another call is at it.
         SystemExit: Runs failed (1), or the user stopped it (130); the same command goes on.
     """
-    runs = _checked(sweep)
+    runs = _checked(sweep, console)
     workers = engine()
     try:
         (out / RUNS).mkdir(parents=True, exist_ok=True)
@@ -74,11 +77,10 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     Raises:
         WrongCall: The sweep is not sound, or a run cannot be built.
     """
-    runs = _checked(sweep)
+    runs = _checked(sweep, console)
     finished = {run.key for run in runs if RunDirectory(out / RUNS / run.name).is_finished()}
     kinds = {_kind(run): run for run in runs}
-    shown = track(kinds.items(), "measuring", console=console, transient=True)
-    costs = {kind: estimate(run.config) for kind, run in shown}
+    costs = {kind: estimate(run.config) for kind, run in _shown(list(kinds.items()), "measuring", console)}
     table = Table(box=None, header_style="bold")
     table.add_column("task", no_wrap=True)
     table.add_column("arm")
@@ -95,10 +97,11 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     console.print(_total(waiting, len(runs), jobs), highlight=False, soft_wrap=True)
 
 
-def _checked(sweep: Sweep) -> list[PlannedRun]:
+def _checked(sweep: Sweep, console: Console) -> list[PlannedRun]:
     """Return the runs; what cannot be built shows now, not in the middle of the night."""
     runs = sweep.runs()
-    for run in {_kind(run): run for run in runs}.values():
+    kinds = list({_kind(run): run for run in runs}.values())
+    for run in _shown(kinds, "checking", console):
         env = environments.normalized(environments.make(run.config), run.config)
         try:
             build(run.config, env)
@@ -107,6 +110,11 @@ def _checked(sweep: Sweep) -> list[PlannedRun]:
         finally:
             env.close()
     return runs
+
+
+def _shown(items: Sequence[T], word: str, console: Console) -> Iterable[T]:
+    """Return the items with a bar that leaves nothing behind; without a terminal it would leave an empty line."""
+    return track(items, word, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _write_manifest(sweep: Sweep, out: Path) -> Path:
