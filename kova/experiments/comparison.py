@@ -52,7 +52,8 @@ class Task:
         name: Its name.
         grid: Frames, (POINTS,); the last is where the longest run ended, which is a rollout's end after ``steps``.
         arms: {name: curves}.
-        reference: The arm others are compared with: the first without a filter, or else the first.
+        reference: The arm others are compared with, which may have no run here: the algorithm's first without a filter,
+            or else its first.
     """
 
     name: str
@@ -96,7 +97,17 @@ class Comparison:
 
     def __init__(self, runs: Sequence[RunResult]) -> None:
         self.arms = list(dict.fromkeys(run.arm for run in runs))
-        self.tasks = [_task(name, [r for r in runs if r.task == name]) for name in dict.fromkeys(r.task for r in runs)]
+        self.tasks = [
+            _task(name, [run for run in runs if run.task == name], self._reference(runs, name))
+            for name in dict.fromkeys(run.task for run in runs)
+        ]
+
+    def _reference(self, runs: Sequence[RunResult], task: str) -> str:
+        # Of the algorithm, not of the task: where the runs of its arm failed, another arm must not stand in for it.
+        algo = next(run.config.algo for run in runs if run.task == task)
+        own = [run for run in runs if run.config.algo == algo]
+        plain = {run.arm for run in own if run.config.critic["optimizer"] != "kova"} or {run.arm for run in own}
+        return next(arm for arm in self.arms if arm in plain)
 
     @property
     def references(self) -> list[str]:
@@ -118,7 +129,7 @@ class Comparison:
 
     def _row(self, arm: str, normalised: dict[str, dict[str, Array]]) -> Row:
         own = {task.name: task.arms[arm] for task in self.tasks if arm in task.arms}
-        compared = [task for task in self.tasks if arm in task.arms and arm != task.reference]
+        compared = [task for task in self.tasks if {arm, task.reference} <= task.arms.keys() and arm != task.reference]
         references = {task.name: normalised[task.reference][task.name] for task in compared}
         return Row(
             arm,
@@ -134,15 +145,14 @@ def _mean_and_std(finals: Array) -> tuple[float, float]:
     return float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else math.nan
 
 
-def _task(name: str, runs: Sequence[RunResult]) -> Task:
+def _task(name: str, runs: Sequence[RunResult], reference: str) -> Task:
     end = max(max(run.config.steps, run.frames) for run in runs)
     grid = np.linspace(end / POINTS, end, POINTS)
     groups: dict[str, list[RunResult]] = {}
     for run in runs:
         groups.setdefault(run.arm, []).append(run)
-    plain = [arm for arm, own in groups.items() if own[0].config.critic["optimizer"] != "kova"]
     arms = {arm: _arm(sorted(own, key=lambda r: r.config.seed), grid) for arm, own in groups.items()}
-    return Task(name, grid, arms, next(iter([*plain, *groups])))
+    return Task(name, grid, arms, reference)
 
 
 def _arm(runs: Sequence[RunResult], grid: Array) -> ArmCurves:

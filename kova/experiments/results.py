@@ -92,7 +92,7 @@ class Results:
     Attributes:
         runs: Those that can be read.
         damaged: The others, and copies of one that is there.
-        sweeps: {manifest: the sweep they belong to}, in the order they were run.
+        sweeps: {manifest: the sweep they belong to}, by directory and in the order they were run there.
         waiting: Runs of those sweeps that have no directory yet.
     """
 
@@ -201,11 +201,11 @@ def differences(own: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]]) -> s
 
 
 def _manifests(folder: Path) -> list[Path]:
-    """Return the files that :mod:`kova.experiments.sweep_command` wrote, in the order in which it did."""
+    """Return the files that :mod:`kova.experiments.sweep_command` wrote, by directory, first ones first."""
     found = {}
     for path in folder.rglob(f"{MANIFEST}*.yaml"):
         match = re.fullmatch(rf"{MANIFEST}(?:-(\d+))?\.yaml", path.name)
-        if match and (path.parent / RUNS).is_dir():
+        if match and (path.parent / RUNS).is_dir() and not _is_hidden(path, folder):
             found[path.parent, int(match[1] or 1)] = path
     return [found[place] for place in sorted(found)]
 
@@ -220,8 +220,11 @@ def _planned(sweep: Sweep) -> list[PlannedRun]:
 
 def _run_directories(folder: Path) -> list[Path]:
     found = {sign.parent for name in SIGNS for sign in folder.rglob(name)}
-    hidden = [path for path in found if any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    return sorted(found.difference(hidden))
+    return sorted(path for path in found if not _is_hidden(path, folder))
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _read(path: Path, planned: dict[str, PlannedRun]) -> tuple[RunResult, str]:

@@ -1,7 +1,7 @@
 """Statistics of runs: curves on a common grid, interquartile means with intervals, profiles, comparisons of arms.
 
-Scores come as {task: (runs,)} for one arm. Seeds are few, so point estimates come with intervals that resample the runs
-of every task (Agarwal et al., 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice").
+Scores come as {task: (runs,)} for one arm. Seeds are few, so point estimates come with intervals (Agarwal et al., 2021,
+"Deep Reinforcement Learning at the Edge of the Statistical Precipice").
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def improvement_interval(better: Scores, than: Scores, *, level: float = LEVEL) 
 
     Student's t on the standard error of Mann and Whitney's statistic (DeLong et al., 1988). Where every run of one arm
     beats every run of the other, that error is zero, and so is a bootstrap's: a task is never taken to be surer than
-    as many independent pairs are, half a win and half a loss added.
+    as many independent pairs are, half a win and half a loss added. From about ten runs that floor is what counts, and
+    the interval covers more than it claims.
     """
     estimate = probability_of_improvement(better, than)
     arms = [(better[task], than[task]) for task in better if task in than]

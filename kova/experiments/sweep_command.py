@@ -6,6 +6,7 @@ import itertools
 import os
 import shlex
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ def run(
         WrongCall: The sweep or the directory is not sound, or another call is at it.
         SystemExit: Runs failed (1), or the user stopped it (130); the same command goes on.
     """
-    runs = _checked(sweep, console)
+    runs = _checked(sweep, out, console)
     workers = engine()
     try:
         (out / RUNS).mkdir(parents=True, exist_ok=True)
@@ -77,8 +78,8 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     Raises:
         WrongCall: The sweep is not sound, or a run cannot be built.
     """
-    runs = _checked(sweep, console)
-    finished = {run.key for run in runs if RunDirectory(out / RUNS / run.name).is_finished()}
+    runs = _checked(sweep, out, console)
+    finished = {run.key for run in runs if _is_finished(run, out)}
     kinds = {_kind(run): run for run in runs}
     costs = {kind: estimate(run.config) for kind, run in _shown(list(kinds.items()), "measuring", console)}
     table = Table(box=None, header_style="bold")
@@ -97,19 +98,28 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     console.print(_total(waiting, len(runs), jobs), highlight=False, soft_wrap=True)
 
 
-def _checked(sweep: Sweep, console: Console) -> list[PlannedRun]:
+def _checked(sweep: Sweep, out: Path, console: Console) -> list[PlannedRun]:
     """Return the runs; what cannot be built shows now, not in the middle of the night."""
     runs = sweep.runs()
-    kinds = list({_kind(run): run for run in runs}.values())
-    for run in _shown(kinds, "checking", console):
+    kinds = {_kind(run): run for run in runs if not _is_finished(run, out)}
+    for run in _shown(list(kinds.values()), "checking", console):
         env = environments.normalized(environments.make(run.config), run.config)
         try:
-            build(run.config, env)
+            with warnings.catch_warnings():
+                # They belong in the log of the run.
+                warnings.simplefilter("ignore")
+                build(run.config, env)
         except WrongCall as error:
-            raise WrongCall(f"arm {run.arm!r}, {run.config.algo} on {run.config.env}: {error}") from None
+            # Memory may be free later, or on another machine.
+            if not isinstance(error.__cause__, MemoryError):
+                raise WrongCall(f"arm {run.arm!r}: {error}") from None
         finally:
             env.close()
     return runs
+
+
+def _is_finished(run: PlannedRun, out: Path) -> bool:
+    return RunDirectory(out / RUNS / run.name).is_finished()
 
 
 def _shown(items: Sequence[T], word: str, console: Console) -> Iterable[T]:

@@ -189,6 +189,12 @@ def test_runs_that_a_stopped_sweep_has_not_begun_count_as_planned(tmp_path):
     assert "3 finished, 2 not begun" in page
 
 
+def test_a_sweep_of_which_nothing_has_begun_says_how_much_there_is_to_do(tmp_path):
+    (tmp_path / "s" / "runs").mkdir(parents=True)
+    (tmp_path / "s" / "sweep.yaml").write_text(sweep(3).to_yaml())
+    assert "0 of 6 runs finished." in report(tmp_path / "s")
+
+
 def test_a_return_that_is_no_number_spoils_its_own_run_alone(tmp_path):
     paths = write_sweep(tmp_path / "s", sweep(3))
     with (paths[0] / "monitor.csv").open("a") as file:
@@ -227,6 +233,19 @@ def test_every_task_is_compared_with_its_own_reference(tmp_path):
     assert "nan" not in page[page.index("<table") : page.index("</table>")]
 
 
+def test_a_task_whose_reference_failed_is_not_compared_with_another_arm(tmp_path):
+    planned = sweep(2, environments=2, arms={"Adam": {"critic": "adam"}, "M": {}, "F": {"set": {"critic.epochs": 2}}})
+    for path, run in zip(write_sweep(tmp_path / "s", planned), planned.runs(), strict=True):
+        if run.arm == "Adam" and run.config.env == "Task1-v0":
+            (path / "status.json").write_text(json.dumps({"state": "failed"}))
+    comparison = Comparison(collect(tmp_path / "s").finished)
+    assert comparison.references == ["Adam"]
+    for row in comparison.table()[1:]:
+        assert set(row.finals) == {"PPO Task0-v0", "PPO Task1-v0"}
+        assert set(row.efficiency) == {"PPO Task0-v0"}
+        assert row.improvement.estimate == 1.0
+
+
 def test_the_curves_go_to_the_end_of_the_last_rollout(tmp_path):
     write_sweep(tmp_path / "s", replace(sweep(2), set={"steps": 300}))
     (task,) = Comparison(collect(tmp_path / "s").finished).tasks
@@ -246,6 +265,8 @@ def test_manifests_are_read_in_the_order_they_were_written_and_others_files_are_
     for number, name in ((2, "second"), (10, "tenth")):
         (tmp_path / "s" / f"sweep-{number}.yaml").write_text(replace(sweep(1), name=name).to_yaml())
     (tmp_path / "s" / "sweep_mine.yaml").write_text(replace(sweep(50), name="mine").to_yaml())
+    shutil.copytree(tmp_path / "s" / "runs", tmp_path / "s" / ".old" / "runs")
+    (tmp_path / "s" / ".old" / "sweep.yaml").write_text(replace(sweep(7), name="old").to_yaml())
     (tmp_path / "s" / "notes").mkdir()
     (tmp_path / "s" / "notes" / "sweep.yaml").write_text("not: a sweep")
     results = collect(tmp_path / "s")
@@ -319,6 +340,8 @@ def test_critics_that_differ_in_more_than_eta_and_noise_have_grids_of_their_own(
                 "critic.evolution": f"FadingMemory({eta})",
                 "critic.noise": f"{noise}()",
                 "critic.covariance": covariance,
+                # Whatever the order in which they are written.
+                **dict(sorted({"critic.epochs": 2, "algorithm.gamma": 0.9}.items(), reverse=eta == 0.1)),
             }
         }
         for eta in (0.1, 0.01)

@@ -113,7 +113,7 @@ WRONG = {
     ),
     "settings that cannot be built": (
         {"arms": {"A": {"set": {"algorithm.n_steps": 1, "algorithm.batch_size": 1}}}},
-        *("arm 'A', ppo on CartPole-v1", "`batch_size` must be greater than 1"),
+        "arm 'A': ppo on CartPole-v1: `batch_size` must be greater than 1",
     ),
     "an unknown covariance": ({"set": {"critic.covariance": "foo"}}, "arm 'KOVA'", "'foo'"),
     "a preset that is a number": ({"preset": 3}, "preset must be a name"),
@@ -163,6 +163,20 @@ def test_a_wrong_call_is_one_line(words, says, tmp_path):
     assert result.exit_code == 2
     assert says in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_upstreams_warnings_go_to_the_logs_of_the_runs(tmp_path):
+    path = sweeps.write(tmp_path / "s.yaml", arms={"A": {"set": {"algorithm.n_steps": 64, "algorithm.batch_size": 48}}})
+    output = sweeps.finish(path, "--out", tmp_path / "out")
+    assert "mini-batch" not in output
+    assert "mini-batch" in (sweeps.runs(tmp_path / "out")[0] / "log.txt").read_text()
+
+
+def test_a_critic_too_large_for_this_machine_now_is_left_to_the_one_that_trains_it(tmp_path):
+    huge = {"critic.covariance": "full", "critic.memory_budget": 1000}
+    path = sweeps.write(tmp_path / "s.yaml", arms={"A": {"set": huge}})
+    output = sweeps.finish(path, "--attempts", "1", "--out", tmp_path / "out", code=1)
+    assert "failed  ppo CartPole-v1 A seed 0: critic.covariance" in output
 
 
 def test_a_name_that_is_there_twice_is_not_lost_without_a_word(tmp_path):

@@ -39,7 +39,9 @@ def noise_grids(comparison: Comparison, runs: Sequence[RunResult], metrics: Sequ
     for run in runs:
         if (found := _cell(run)) is not None:
             evolution, eta, noise, rest = found
-            kind = kinds.setdefault(repr((run.task, evolution, rest)), _Kind(run.task, evolution, rest, {}))
+            kind = kinds.setdefault(
+                repr((run.task, evolution, sorted(rest.items()))), _Kind(run.task, evolution, rest, {})
+            )
             kind.cells[eta, noise] = run.arm
     tasks = {task.name: task for task in comparison.tasks}
     grids = []

@@ -93,7 +93,7 @@ def render(results: Results, title: str, command: str) -> str:
 
 
 def _lead(results: Results, comparison: Comparison) -> str:
-    if not results.runs and not results.damaged:
+    if not results.runs and not results.damaged and not results.waiting:
         return "No run can be read below this directory yet."
     seeds = sorted({run.config.seed for run in results.finished})
     parts = [f"{len(results.finished)} of {_count(len(results.runs) + len(results.waiting), 'run')} finished"]
@@ -224,7 +224,7 @@ def _provenance(results: Results, command: str) -> Section:
     for manifest, sweep in results.sweeps.items():
         if sweep not in told:
             told.append(sweep)
-            lines += ["", f"{resume_command(manifest)}     # where {manifest.name} is", sweep.to_yaml().rstrip()]
+            lines += ["", resume_command(manifest), f"# {manifest.name}:", sweep.to_yaml().rstrip()]
     seeds = sorted({run.config.seed for run in results.runs})
     lines += ["", f"seeds: {', '.join(map(str, seeds)) or 'none'}"]
     return Section("provenance", "How this was made", "Commands, versions and seeds.", code="\n".join(lines))
