@@ -38,7 +38,7 @@ class OneLineErrors(TyperGroup):
             code = 130
         except Exception as error:
             # Imported here: --help must not wait for Stable-Baselines3.
-            from kova.experiments.config import WrongCall, one_line
+            from kova.experiments.wrong_call import WrongCall, one_line
 
             if isinstance(error, WrongCall):
                 _fail(one_line(error), 2)

@@ -18,6 +18,8 @@ import kova
 import kova.sb3
 from kova.experiments import ranges
 from kova.experiments.expressions import resolve, suggestion
+from kova.experiments.wrong_call import WrongCall
+from kova.experiments.yaml_file import read_fields
 from kova.sb3.on_policy import OnPolicyCritic
 
 ALGORITHMS: Mapping[str, type[kova.sb3.critic.CriticMixin]] = {
@@ -44,10 +46,6 @@ CRITICS: Mapping[str, tuple[str, ...] | None] = {
     "adam": ("optimizer", "epochs", "batch_size"),
     "upstream": ("optimizer",),
 }
-
-
-class WrongCall(ValueError):
-    """What the user asked for cannot be done; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -199,17 +197,9 @@ class RunConfig:
             WrongCall: It is not a configuration.
         """
         try:
-            content = yaml.safe_load(path.read_text())
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise WrongCall(f"{path} cannot be read: {one_line(error)}") from None
-        if not isinstance(content, dict):
-            raise WrongCall(f"{path} is not the configuration of a run; start the run anew in another --run-dir")
-        names = [entry.name for entry in fields(cls)]
-        for name in content:
-            if name not in names:
-                raise WrongCall(f"{path} has {name!r}, which is unknown{suggestion(str(name), names)}")
-        if "algo" not in content or "env" not in content:
-            raise WrongCall(f"{path} does not name an algo and an env; start the run anew in another --run-dir")
+            content = read_fields(path, cls, ("algo", "env"))
+        except WrongCall as error:
+            raise WrongCall(f"{error}; mend it, or start the run anew in another --run-dir") from None
         try:
             return cls(**content)
         except WrongCall as error:
@@ -313,8 +303,3 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _presets() -> dict[str, Any]:
     folder = resources.files("kova.experiments") / "presets"
     return {item.name.removesuffix(".yaml"): item for item in folder.iterdir() if item.name.endswith(".yaml")}
-
-
-def one_line(error: BaseException) -> str:
-    """Return the message of an error, or its kind if it has none, without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -16,8 +16,9 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, VecTransposeImage
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn, VecEnvWrapper
 
-from kova.experiments.config import RunConfig, WrongCall, one_line
+from kova.experiments.config import RunConfig
 from kova.experiments.expressions import suggestion
+from kova.experiments.wrong_call import WrongCall, one_line
 
 
 class WithoutTimeLimitBootstrap(VecEnvWrapper):

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import track
 
 from kova.experiments import video as videos
-from kova.experiments.config import WrongCall
 from kova.experiments.evaluation import mean_and_interval, play, uncertainty_correlation
 from kova.experiments.run_directory import RunDirectory
 from kova.experiments.training import load
+from kova.experiments.wrong_call import WrongCall
 
 DEFAULT_FPS = 30
 

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from kova.experiments import paper_figures
 from kova.experiments.comparison import RETURN, Comparison
-from kova.experiments.config import WrongCall, one_line
 from kova.experiments.report import render
 from kova.experiments.results import METRICS, collect
 from kova.experiments.run_directory import write_whole
+from kova.experiments.wrong_call import WrongCall, one_line
 
 
 def run(folder: Path, out: Path, figures: Path | None, data: Path | None, console: Console) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kova.experiments.config import RunConfig, WrongCall, one_line
+from kova.experiments.config import RunConfig
 from kova.experiments.logs import STEP, read_rows
 from kova.experiments.provenance import read_makers
 from kova.experiments.run_directory import MADE_BY, RUNS, RunDirectory
 from kova.experiments.sweep import MANIFEST, PlannedRun, Sweep, canonical
+from kova.experiments.wrong_call import WrongCall, one_line
 
 Array = npt.NDArray[np.float64]
 

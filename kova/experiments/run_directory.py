@@ -14,7 +14,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from kova.experiments.config import RunConfig, WrongCall, one_line
+from kova.experiments.config import RunConfig
+from kova.experiments.wrong_call import WrongCall, one_line
 
 KEPT_CHECKPOINTS = 2
 #: The file with versions and machine.

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from kova.experiments import worker
-from kova.experiments.config import WrongCall, one_line
 from kova.experiments.engines import Engine, Outcome
 from kova.experiments.logs import STEP, read_rows
 from kova.experiments.run_directory import RunDirectory
 from kova.experiments.sweep import PlannedRun
+from kova.experiments.wrong_call import WrongCall, one_line
 
 State = Literal["waiting", "running", "finished", "failed"]
 

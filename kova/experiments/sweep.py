@@ -10,7 +10,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from typing import Any
 import yaml
 from stable_baselines3.common.utils import LinearSchedule
 
-from kova.experiments.config import RunConfig, WrongCall, as_number, check_key, one_line
+from kova.experiments.config import RunConfig, as_number, check_key
 from kova.experiments.expressions import resolve, suggestion
+from kova.experiments.wrong_call import WrongCall
+from kova.experiments.yaml_file import read_fields
 
 #: Files that say which sweeps were run in a directory: sweep.yaml, sweep-2.yaml, …
 MANIFEST = "sweep"
@@ -112,20 +114,7 @@ class Sweep:
         Raises:
             WrongCall: It cannot be read or is not a sweep.
         """
-        try:
-            content = yaml.load(path.read_text(), _UniqueKeys)
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            # ValueError: not UTF-8, or a date that no calendar has.
-            raise WrongCall(f"{path} cannot be read: {one_line(error)}") from None
-        if not isinstance(content, dict):
-            raise WrongCall(f"{path} is not a sweep: it must have algorithms, environments and arms")
-        known = [entry.name for entry in fields(cls)]
-        for name in content:
-            if name not in known:
-                raise WrongCall(f"{path} has {name!r}, which is unknown{suggestion(str(name), known)}")
-        for name in ("algorithms", "environments", "arms"):
-            if name not in content:
-                raise WrongCall(f"{path} has no {name}; a sweep needs algorithms, environments and arms")
+        content = read_fields(path, cls, ("algorithms", "environments", "arms"))
         try:
             return cls(**{"name": path.stem, **content})
         except WrongCall as error:
@@ -217,17 +206,6 @@ def shipped_sweeps() -> dict[str, Path]:
     """Return the sweeps that come with the package, by name."""
     folder = Path(str(resources.files("kova.experiments") / "sweeps"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a name that is given twice is an error: the first would be lost without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for name in names:
-            if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is there twice", node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:

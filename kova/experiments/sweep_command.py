@@ -21,7 +21,6 @@ from rich.progress import track
 from rich.table import Table
 
 from kova.experiments import environments
-from kova.experiments.config import WrongCall, one_line
 from kova.experiments.engines import Engine
 from kova.experiments.engines.process import LOG
 from kova.experiments.estimate import Estimate, estimate
@@ -29,6 +28,7 @@ from kova.experiments.run_directory import RUNS, RunDirectory, write_whole
 from kova.experiments.scheduler import Scheduler, Task
 from kova.experiments.sweep import MANIFEST, PlannedRun, Sweep, resume_command
 from kova.experiments.training import build
+from kova.experiments.wrong_call import WrongCall, one_line
 
 T = TypeVar("T")
 

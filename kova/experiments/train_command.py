@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from kova.experiments import figures
-from kova.experiments.config import RunConfig, WrongCall
+from kova.experiments.config import RunConfig
 from kova.experiments.evaluation import play_as_valued
 from kova.experiments.progress import ProgressBar
 from kova.experiments.run_directory import RunDirectory
 from kova.experiments.training import Interrupted, Training, load
+from kova.experiments.wrong_call import WrongCall
 from kova.optimizer import KOVA
 
 WITHOUT_A_FILTER = {"adam": "Adam, the control arm", "upstream": "upstream's own, unchanged"}

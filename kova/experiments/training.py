@@ -24,11 +24,12 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from kova.errors import CovarianceTooLarge
 from kova.experiments import environments
-from kova.experiments.config import ALGORITHMS, RunConfig, WrongCall, one_line, upstream_of
+from kova.experiments.config import ALGORITHMS, RunConfig, upstream_of
 from kova.experiments.expressions import resolve
 from kova.experiments.logs import STEP, MonitorCSV, make_logger
 from kova.experiments.provenance import add_maker, provenance
 from kova.experiments.run_directory import MADE_BY, RunDirectory
+from kova.experiments.wrong_call import WrongCall, one_line
 
 MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
 

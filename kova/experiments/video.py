@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from kova.experiments.config import WrongCall
 from kova.experiments.evaluation import Episode
+from kova.experiments.wrong_call import WrongCall
 
 #: Pillow's own font has no σ.
 FONT = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from kova.experiments.config import WrongCall, one_line
 from kova.experiments.run_directory import Busy, RunDirectory
 from kova.experiments.training import Training
+from kova.experiments.wrong_call import WrongCall, one_line
 
 #: Exit codes.
 FINISHED, FAILED, REFUSED, BUSY = 0, 1, 2, 75

@@ -11,8 +11,9 @@ from torch import nn
 
 import kova
 from kova.experiments import ranges
-from kova.experiments.config import ALGORITHMS, RunConfig, WrongCall, settable
+from kova.experiments.config import ALGORITHMS, RunConfig, settable
 from kova.experiments.expressions import resolve
+from kova.experiments.wrong_call import WrongCall
 
 
 @pytest.mark.parametrize(

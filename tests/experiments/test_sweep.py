@@ -22,11 +22,12 @@ from killed_runs import assert_same
 from typer.testing import CliRunner
 
 from kova.cli import app
-from kova.experiments.config import RunConfig, WrongCall
+from kova.experiments.config import RunConfig
 from kova.experiments.engines import LocalEngine, make
 from kova.experiments.run_directory import RunDirectory
 from kova.experiments.scheduler import Scheduler, Task
 from kova.experiments.sweep import PlannedRun, Sweep, shipped_sweeps
+from kova.experiments.wrong_call import WrongCall
 
 runner = CliRunner()
 

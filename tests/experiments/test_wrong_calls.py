@@ -177,9 +177,11 @@ def test_a_resumed_run_keeps_its_settings(run: Path, tmp_path: Path, changed: li
     ("content", "says"),
     [
         ("algo: [", "cannot be read"),
-        ("just words", "is not the configuration of a run"),
+        ("just words", "must have algo, env, each with its value; it has none of them; mend it, or start the run anew"),
         ("algo: ppo\nenv: CartPole-v1\nstpes: 3\n", "did you mean 'steps'?"),
-        ("algo: ppo\n", "does not name an algo and an env"),
+        ("algo: ppo\n", "has no env; it must have algo, env"),
+        ("algo: ppo\nenv: 2020-13-45\n", "cannot be read: month must be in 1..12"),
+        ("algo: ppo\nalgo: a2c\nenv: CartPole-v1\n", "'algo' is there twice"),
         ("algo: [ppo]\nenv: CartPole-v1\n", "algo must be a name"),
         ("algo: ppo\nenv: CartPole-v1\nalgorithm: {gamma: 7}\n", "algorithm.gamma must be a number from 0 to 1"),
         ("algo: ppo\nenv: CartPole-v1\ncritic: 5\n", "critic must be a mapping"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from kova.experiments.config import WrongCall
 from kova.experiments.engines.base import Engine, Outcome
 from kova.experiments.engines.local import LocalEngine
 from kova.experiments.expressions import suggestion
+from kova.experiments.wrong_call import WrongCall
 
 __all__ = ["ENGINES", "Engine", "LocalEngine", "Outcome", "check", "make", "slots"]
 

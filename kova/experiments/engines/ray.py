@@ -22,10 +22,10 @@ import ray
 from ray.exceptions import RayError
 
 from kova.experiments import worker
-from kova.experiments.config import WrongCall, one_line
 from kova.experiments.engines.base import Outcome
 from kova.experiments.engines.process import last_words, spawn
 from kova.experiments.run_directory import RunDirectory
+from kova.experiments.wrong_call import WrongCall, one_line
 
 
 @ray.remote(num_cpus=1, max_retries=0)
