@@ -42,8 +42,7 @@ def _elsewhere(name: str, packed: bytes) -> tuple[int, str, bytes]:
     """Execute a run on the disk of the node, from what the driver has of it, and return its files."""
     with tempfile.TemporaryDirectory(prefix="kova-") as folder:
         path = Path(folder) / name
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(path, filter="data")
+        _extract(packed, path)
         code, words = _execute(path)
         return code, words, _packed(path)
 
@@ -62,6 +61,13 @@ def _packed(run: Path) -> bytes:
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.add(run, arcname=".", filter=lambda item: None if item.name.endswith(".lock") else item)
     return packed.getvalue()
+
+
+def _extract(packed: bytes, folder: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        # Python before 3.11.4 has no filters, and what comes is our own.
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        archive.extractall(folder)
 
 
 class RayEngine:
@@ -149,8 +155,7 @@ def _unpack(packed: bytes, run: Path) -> None:
     # It was sent out with the checkpoints that are here, so what came back is not behind them.
     draft = run.with_name(f".{run.name}.fetched")
     shutil.rmtree(draft, ignore_errors=True)
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(draft, filter="data")
+    _extract(packed, draft)
     # Logs before the checkpoints they lead up to: a run resumed from a checkpoint does not log its past again.
     for item in sorted(draft.iterdir(), key=lambda item: (item.name == "status.json", item.name == "checkpoints")):
         _put(item, run / item.name)
