@@ -213,7 +213,7 @@ def test_a_dry_run_says_what_it_takes_and_does_nothing(tmp_path):
     result = runner.invoke(app, ["sweep", str(path), "--dry-run", "--jobs", "2", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "6 runs, 0 finished; about 0:00:" in result.output
-    assert "MiB" in result.output
+    assert re.search(r"with --jobs 2 and \d.* [MG]iB of memory", result.output)
     assert not (tmp_path / "out").exists()
 
 

@@ -280,6 +280,8 @@ def test_normalised_environments(algorithm, tmp_path):
     assert loaded.get_vec_normalize_env() is again
 
 
+# Python 3.12 and later warn of a fork beside torch's threads; other ways to start take seconds of imports.
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("algorithm", [PPO, DDPG])
 def test_environments_in_processes(algorithm):
     name = environment(algorithm)
