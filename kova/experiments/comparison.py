@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -129,20 +128,17 @@ class Comparison:
 
     def _row(self, arm: str, normalised: dict[str, dict[str, Array]]) -> Row:
         own = {task.name: task.arms[arm] for task in self.tasks if arm in task.arms}
+        bands = {name: curves.band(RETURN) for name, curves in own.items()}
         compared = [task for task in self.tasks if {arm, task.reference} <= task.arms.keys() and arm != task.reference]
         references = {task.name: normalised[task.reference][task.name] for task in compared}
         return Row(
             arm,
             statistics.iqm_interval(normalised[arm]),
-            {name: _mean_and_std(curves.final) for name, curves in own.items()},
+            {name: (float(mean[-1]), float(std[-1])) for name, (mean, std) in bands.items()},
             statistics.improvement_interval(normalised[arm], references) if compared else None,
             {task.name: task.efficiency(arm) for task in compared},
             float(np.concatenate([curves.seconds for curves in own.values()]).mean()),
         )
-
-
-def _mean_and_std(finals: Array) -> tuple[float, float]:
-    return float(finals.mean()), float(finals.std(ddof=1)) if len(finals) > 1 else math.nan
 
 
 def _task(name: str, runs: Sequence[RunResult], reference: str) -> Task:

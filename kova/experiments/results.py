@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -175,13 +175,16 @@ def _told_apart(runs: list[RunResult]) -> list[RunResult]:
         replace(run, task=f"{run.task}, {run.config.steps:,} frames") if len(lengths[run.task]) > 1 else run
         for run in runs
     ]
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run in runs:
-        groups.setdefault((run.task, run.arm), []).append(settings(run.config))
-    suffixes = [differences(settings(run.config), groups[run.task, run.arm]) for run in runs]
-    return [
-        replace(run, arm=f"{run.arm} ({suffix})") if suffix else run for run, suffix in zip(runs, suffixes, strict=True)
-    ]
+    owned = [settings(run.config) for run in runs]
+    groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for run, own in zip(runs, owned, strict=True):
+        # Most runs differ in nothing but the seed.
+        groups.setdefault((run.task, run.arm), {})[repr(own)] = own
+    renamed = []
+    for run, own in zip(runs, owned, strict=True):
+        suffix = differences(own, groups[run.task, run.arm].values())
+        renamed.append(replace(run, arm=f"{run.arm} ({suffix})") if suffix else run)
+    return renamed
 
 
 def settings(config: RunConfig) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def settings(config: RunConfig) -> dict[str, Any]:
     return flat
 
 
-def differences(own: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]]) -> str:
+def differences(own: Mapping[str, Any], kinds: Collection[Mapping[str, Any]]) -> str:
     """Return those of one's own settings that are not the same in all ``kinds``, as text."""
     differing = [key for key in own if len({repr(kind.get(key)) for kind in kinds}) > 1]
     return ", ".join(f"{key}={own[key]}" for key in differing)

@@ -56,9 +56,9 @@ def sampled(frames: Array, values: Array, grid: Array) -> Array:
 
 
 def mean_and_std(curves: Array) -> tuple[Array, Array]:
-    """Return mean and standard deviation (of the sample; zero for one run) over the runs of (runs, grid)."""
+    """Return mean and standard deviation of the sample over the runs of (runs, ...); NaN for the deviation of one."""
     mean: Array = curves.mean(axis=0)
-    std: Array = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros_like(mean)
+    std: Array = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.full_like(mean, np.nan)
     return mean, std
 
 

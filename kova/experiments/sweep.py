@@ -10,6 +10,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -99,12 +100,12 @@ class Sweep:
             for key in _mapping(f"arms.{arm}", content):
                 if key not in OF_AN_ARM:
                     raise WrongCall(f"arms.{arm} has {key!r}, which is unknown{suggestion(str(key), OF_AN_ARM)}")
-            _settings(f"arms.{arm}.set", content.get("set", {}))
+            _check_settings(f"arms.{arm}.set", content.get("set", {}))
             for env, values in _mapping(f"arms.{arm}.environments", content.get("environments", {})).items():
                 if env not in self.environments:
                     raise WrongCall(f"arms.{arm}.environments has {env!r}{suggestion(env, self.environments)}")
-                _settings(f"arms.{arm}.environments.{env}", values)
-        _settings("set", self.set)
+                _check_settings(f"arms.{arm}.environments.{env}", values)
+        _check_settings("set", self.set)
         self._seeds()
 
     @classmethod
@@ -131,12 +132,10 @@ class Sweep:
         if name in shipped:
             return cls.from_file(shipped[name])
         path = Path(name)
-        try:
+        # OSError: too long to be the name of anything.
+        with suppress(OSError):
             if path.suffix in (".yaml", ".yml") or path.exists():
                 return cls.from_file(path)
-        except OSError:
-            # Too long to be the name of anything.
-            pass
         raise WrongCall(f"sweep {name!r} is neither a file nor one that comes with kova{suggestion(name, shipped)}")
 
     def changed(self, seeds: int | None, settings: Mapping[str, Any]) -> Sweep:
@@ -217,7 +216,7 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _settings(name: str, value: Any) -> None:
+def _check_settings(name: str, value: Any) -> None:
     if "seed" in _mapping(name, value):
         raise WrongCall(f"{name} has a seed; a sweep's seeds are its seeds: a number or a list")
 

@@ -49,7 +49,7 @@ def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
         WrongCall: The settings do not go together, or not with the environment.
     """
     algorithm, critic = _algorithm(config)
-    check_actions(config, env)
+    _check_actions(config, env)
     settings = resolve(config.algorithm)
     if isinstance(settings.get("train_freq"), list):
         settings["train_freq"] = tuple(settings["train_freq"])
@@ -85,7 +85,7 @@ def _algorithm(config: RunConfig) -> tuple[Callable[..., BaseAlgorithm], dict[st
     return ALGORITHMS[config.algo], {"critic": optimizer, "critic_kwargs": settings, **passes}
 
 
-def check_actions(config: RunConfig, env: VecEnv) -> None:
+def _check_actions(config: RunConfig, env: VecEnv) -> None:
     """Name the algorithms that do, where the actions are of a kind that this one does not take."""
     discrete = isinstance(env.action_space, spaces.Discrete)
     if config.algo == "dqn" and not discrete:

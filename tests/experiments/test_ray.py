@@ -105,9 +105,10 @@ def test_a_driver_killed_while_files_come_back_has_no_less_than_before(local, tm
     for moves in itertools.count():
         run = tmp_path / f"run-{moves}"
         shutil.copytree(sweeps.runs(local)[0], run)
-        # As it was when it was sent out: an older checkpoint, and not finished.
+        # As it was when it was sent out: older checkpoints, the beginning of a log, and not finished.
         for path, older in zip(sorted((run / "checkpoints").iterdir()), ("0000000128", "0000000256"), strict=True):
             path.rename(path.with_name(older))
+        (run / "monitor.csv").write_text("".join((run / "monitor.csv").read_text().splitlines(keepends=True)[:3]))
         (run / "status.json").write_text('{"state": "running"}')
         left = iter(range(moves))
 
@@ -134,6 +135,7 @@ def test_a_driver_killed_while_files_come_back_has_no_less_than_before(local, tm
         assert RunDirectory(run).is_finished() <= (latest.name == "0000000512")
         engine._unpack(packed, run)
         assert_same(run, sweeps.runs(local)[0])
+        assert [path.name for path in sorted((run / "checkpoints").iterdir())] == ["0000000384", "0000000512"]
         if whole:
             break
     assert moves > 5

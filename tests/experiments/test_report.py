@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -287,6 +288,7 @@ def test_the_page_has_the_commands_and_the_versions(tmp_path):
     assert code.count(f"kova sweep {tmp_path / 's' / 'sweep.yaml'} --out {tmp_path / 's'}") == 1
     assert "sweep-2.yaml" not in code
     assert code.count("# trained with") == 2
+    assert collect(tmp_path / "s").damaged == []
     for package in ("torch", "stable-baselines3", "gymnasium", "mujoco", "numpy"):
         assert f"{package}: {version(package)}" in code
 
@@ -334,20 +336,13 @@ def test_the_grid_of_eta_and_noise_has_a_cell_for_every_pair(tmp_path):
 
 
 def test_critics_that_differ_in_more_than_eta_and_noise_have_grids_of_their_own(tmp_path):
-    arms = {
-        f"{eta} {noise} {covariance}": {
-            "set": {
-                "critic.evolution": f"FadingMemory({eta})",
-                "critic.noise": f"{noise}()",
-                "critic.covariance": covariance,
-                # Whatever the order in which they are written.
-                **dict(sorted({"critic.epochs": 2, "algorithm.gamma": 0.9}.items(), reverse=eta == 0.1)),
-            }
-        }
-        for eta in (0.1, 0.01)
-        for noise in ("BatchSize", "MaxRatio")
-        for covariance in ("full", "neuron")
-    }
+    arms = {}
+    for eta, noise, covariance in itertools.product((0.1, 0.01), ("BatchSize", "MaxRatio"), ("full", "neuron")):
+        models = {"critic.evolution": f"FadingMemory({eta})", "critic.noise": f"{noise}()"}
+        rest = {"critic.covariance": covariance, "critic.epochs": 2}
+        # Whatever the order in which they are written.
+        rest = dict(sorted(rest.items(), reverse=noise == "MaxRatio"))
+        arms[f"{eta} {noise} {covariance}"] = {"set": {**models, **rest}}
     planned = sweep(2, arms=arms)
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "sweep.yaml").write_text(planned.to_yaml())

@@ -33,7 +33,9 @@ def test_mean_and_standard_deviation_of_the_sample():
     mean, std = statistics.mean_and_std(np.array([[1.0, 2.0], [3.0, 2.0]]))
     np.testing.assert_allclose(mean, [2.0, 2.0])
     np.testing.assert_allclose(std, [math.sqrt(2), 0.0])
-    assert statistics.mean_and_std(np.array([[4.0]]))[1] == 0.0
+    mean, std = statistics.mean_and_std(np.array([[4.0]]))
+    assert mean == 4.0
+    assert np.isnan(std)
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():

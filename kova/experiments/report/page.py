@@ -143,7 +143,8 @@ def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section
     note = (
         "Scores are the last 100 training episodes of each run, mean ± standard deviation over seeds. IQM: "
         "interquartile mean of scores normalised so that in each task 0 is the worst run of any arm and 1 the best, "
-        f"with a 95 % stratified bootstrap interval. Sample efficiency: frames {name} needed for its final score "
+        f"with a 95 % stratified bootstrap interval. P: that a run is better than one of {name}, mean over tasks, with "
+        f"a 95 % interval. Sample efficiency: frames {name} needed for its final score "
         f"/ frames this arm needed for it; - where it never got there.{note}"
     )
     lines = {
