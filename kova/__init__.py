@@ -16,7 +16,7 @@ from kova.evolution import (
 from kova.noise import BatchSize, ConstantNoise, MaxRatio, Noise
 from kova.optimizer import KOVA
 from kova.prediction import Prediction
-from kova.report import StepReport
+from kova.step_report import StepReport
 
 __version__ = "0.1.0"
 

@@ -38,7 +38,7 @@ class OneLineErrors(TyperGroup):
             code = 130
         except Exception as error:
             # Imported here: --help must not wait for Stable-Baselines3.
-            from kova.experiments.wrong_call import WrongCall, one_line
+            from kova.experiments.errors import WrongCall, one_line
 
             if isinstance(error, WrongCall):
                 _fail(one_line(error), 2)
@@ -128,7 +128,7 @@ def train(
     The run's directory gets its settings, logs, learning curve and checkpoints. A run that was stopped, by Ctrl-C or
     otherwise, goes on from its last checkpoint with --resume.
     """
-    from kova.experiments import train_command
+    from kova.experiments.commands import train as train_command
 
     asked = train_command.Asked(algo, env, critic, preset, steps, seed, tuple(settings or ()), run_dir)
     train_command.run(asked, resume=resume, console=_console())
@@ -154,7 +154,7 @@ def evaluate(
 
     The return is a mean over the episodes with its 95 % interval.
     """
-    from kova.experiments import eval_command
+    from kova.experiments.commands import evaluate as eval_command
 
     eval_command.run(run, episodes, video, seed, deterministic=not stochastic, console=_console())
 
@@ -198,9 +198,10 @@ def sweep(
 
     The same configuration is never run twice: call it again, and it goes on with what is missing.
     """
-    from kova.experiments import engines, sweep_command
-    from kova.experiments.config import parsed
-    from kova.experiments.sweep import Sweep
+    from kova.experiments.commands import sweep as sweep_command
+    from kova.experiments.runs.config import parsed
+    from kova.experiments.sweeps import engines
+    from kova.experiments.sweeps.grid import Sweep
 
     found = Sweep.find(name).changed(seeds, parsed(settings or ()))
     target = Path("sweeps") / found.name if out is None else out
@@ -237,7 +238,7 @@ def report(
     Learning curves with arms to toggle, entropy, policy loss, explained variance, statistics, wall-clock, and how it
     was made.
     """
-    from kova.experiments import report_command
+    from kova.experiments.commands import report as report_command
 
     report_command.run(folder, out, figures, data, _console())
 
@@ -256,7 +257,7 @@ def step(
 
     Beside it: Adam, literal Algorithm 1 and the hardware's floor.
     """
-    from kova.experiments import step_benchmark
+    from kova.experiments.benchmarks import step as step_benchmark
 
     step_benchmark.run(out, repeats, _console())
 
@@ -269,7 +270,7 @@ def bench_train(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds in which every arm runs once.")] = 3,
 ) -> None:
     """Time whole PPO runs beside upstream PPO, in turns."""
-    from kova.experiments import train_benchmark
+    from kova.experiments.benchmarks import train as train_benchmark
 
     train_benchmark.run(out, env, steps, repeats, _console())
 
@@ -283,6 +284,6 @@ def bench_values(
 
     KOVA beside TD, LSTD, GPTD, KTD, XKTD and Adam on eight problems: error, calibration and time.
     """
-    from kova.experiments import values_benchmark
+    from kova.experiments.benchmarks import values as values_benchmark
 
     values_benchmark.run(out, seeds, _console())

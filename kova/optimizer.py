@@ -19,12 +19,12 @@ from kova.covariance.base import Covariance
 from kova.errors import NumericalError
 from kova.evolution import Evolution, FadingMemory
 from kova.factorise import cholesky_with_retry
-from kova.jacobian import Jacobian
+from kova.linearisation.jacobian import Jacobian
+from kova.linearisation.observation import Observation, ObservationFn
 from kova.noise import Batch, BatchSize, Memory, Noise
-from kova.observation import Observation, ObservationFn
 from kova.observation_noise import ObservationNoise
 from kova.posterior import Predictive, check_variance
-from kova.report import StepReport, measure
+from kova.step_report import StepReport, measure
 
 #: Of the state_dict.
 FORMAT = 1

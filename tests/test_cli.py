@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kova.cli import app
-from kova.experiments import step_arms, step_benchmark
-from kova.experiments.sweep import shipped_sweeps
+from kova.experiments.benchmarks import step as step_benchmark
+from kova.experiments.benchmarks import step_arms
+from kova.experiments.sweeps.grid import shipped_sweeps
 
 runner = CliRunner()
 

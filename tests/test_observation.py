@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import kova
-from kova.jacobian import Jacobian, LinearBlock, RowsBlock
-from kova.observation import Observation
+from kova.linearisation.jacobian import Jacobian, LinearBlock, RowsBlock
+from kova.linearisation.observation import Observation
 
 
 def by_autograd(observation: Observation, u) -> Tensor:
@@ -293,7 +293,7 @@ def test_torch_func_works_in_chunks(monkeypatch):
     critic = Twice().double()
     u, _ = batch(7)
     whole, _ = linearised(critic, u)
-    monkeypatch.setattr("kova.observation.CHUNK_NUMBERS", 40)
+    monkeypatch.setattr("kova.linearisation.observation.CHUNK_NUMBERS", 40)
     chunked, _ = linearised(critic, u)
     torch.testing.assert_close(whole.transposed(), chunked.transposed())
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from kova.jacobian import Jacobian
-from kova.observation import trainable
+from kova.linearisation.jacobian import Jacobian
+from kova.linearisation.observation import trainable
 from kova.prediction import Prediction
 
 

@@ -8,11 +8,11 @@ import torch
 
 from kova import _checks
 from kova.covariance.base import Cost
-from kova.covariance.batched_part import BatchedPart
 from kova.covariance.blockwise import Blockwise
-from kova.covariance.dense_part import DensePart
 from kova.covariance.layout import Layout
-from kova.covariance.part import Part
+from kova.covariance.storage.batched import BatchedPart
+from kova.covariance.storage.dense import DensePart
+from kova.covariance.storage.part import Part
 
 
 class Block(Blockwise):

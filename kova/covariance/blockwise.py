@@ -19,11 +19,11 @@ from torch import Tensor
 from kova import _checks
 from kova.covariance.base import Covariance
 from kova.covariance.layout import Layout
-from kova.covariance.part import Part
-from kova.covariance.workspace import Workspace
+from kova.covariance.storage.part import Part
+from kova.covariance.storage.workspace import Workspace
 from kova.errors import NumericalError
 from kova.factorise import cholesky_with_jitter
-from kova.jacobian import Jacobian
+from kova.linearisation.jacobian import Jacobian
 from kova.prediction import Prediction
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from kova.covariance.base import Cost
 from kova.covariance.blockwise import Blockwise
 from kova.covariance.layout import Layout
-from kova.covariance.part import Part, check_entry
+from kova.covariance.storage.part import Part, check_entry
 
 
 class Diagonal(Blockwise):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import nn
 
 from kova.covariance.full import Full
-from kova.observation import trainable
+from kova.linearisation.observation import trainable
 
 
 class LastLayer(Full):

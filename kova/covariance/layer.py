@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from kova.covariance.base import Cost
 from kova.covariance.blockwise import Blockwise
-from kova.covariance.dense_part import DensePart
 from kova.covariance.layout import Layout, Slot
-from kova.covariance.part import Part
+from kova.covariance.storage.dense import DensePart
+from kova.covariance.storage.part import Part
 
 
 class Layer(Blockwise):

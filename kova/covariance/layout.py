@@ -10,7 +10,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from kova.observation import trainable
+from kova.linearisation.observation import trainable
 
 
 @dataclass(frozen=True)

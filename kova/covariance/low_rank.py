@@ -12,7 +12,7 @@ from kova import _checks
 from kova.covariance.base import Cost
 from kova.covariance.blockwise import Blockwise
 from kova.covariance.layout import Layout
-from kova.covariance.part import Part, check_entry, check_number
+from kova.covariance.storage.part import Part, check_entry, check_number
 
 
 class LowRank(Blockwise):

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from kova.covariance.base import Cost
-from kova.covariance.batched_part import BatchedPart
 from kova.covariance.blockwise import Blockwise
 from kova.covariance.layout import Layout, Slot, unit_order
-from kova.covariance.part import Part
-from kova.jacobian import Jacobian, LinearBlock
+from kova.covariance.storage.batched import BatchedPart
+from kova.covariance.storage.part import Part
+from kova.linearisation.jacobian import Jacobian, LinearBlock
 
 
 class Neuron(Blockwise):

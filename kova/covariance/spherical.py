@@ -13,7 +13,7 @@ from torch import Tensor
 from kova import _checks
 from kova.covariance.base import Covariance
 from kova.covariance.layout import Layout
-from kova.jacobian import Jacobian
+from kova.linearisation.jacobian import Jacobian
 from kova.prediction import Prediction
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kova._checks import Inputs
-from kova.observation import ObservationFn
+from kova.linearisation.observation import ObservationFn
 
 
 @dataclass(frozen=True, eq=False)

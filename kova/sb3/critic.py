@@ -15,10 +15,10 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.save_util import load_from_zip_file
 from torch import nn
 
-from kova.observation import ObservationFn
+from kova.linearisation.observation import ObservationFn
 from kova.optimizer import KOVA
-from kova.report import StepReport
 from kova.sb3.adam import AdamCritic, AdamReport
+from kova.step_report import StepReport
 
 Critic = Literal["kova", "adam"]
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from kova.optimizer import KOVA
-from kova.report import StepReport
 from kova.sb3.adam import AdamCritic, AdamReport
 from kova.sb3.critic import CriticMixin
 from kova.sb3.value_functions import has_running_statistics
+from kova.step_report import StepReport
 
 
 class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):

@@ -10,7 +10,9 @@ from cases import EVOLUTIONS, REMEMBERING, batch, mlp, relative, theta
 from reference import Algorithm1
 
 import kova
-from kova.covariance import Full, Layout, dense_part, symmetric
+from kova.covariance import Full, Layout
+from kova.covariance.storage import dense as dense_part
+from kova.covariance.storage import symmetric
 
 RULES = dict(EVOLUTIONS)
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kova.covariance import symmetric
-from kova.covariance.symmetric import SymmetricMatrix
+from kova.covariance.storage import symmetric
+from kova.covariance.storage.symmetric import SymmetricMatrix
 
 
 @settings(max_examples=40, deadline=None)

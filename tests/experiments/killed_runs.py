@@ -22,7 +22,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        *("kova.experiments.train_command", "kova.cli"),
+        *("kova.experiments.commands.train", "kova.cli"),
         # Imported on first use by torch's optimizers, matplotlib and Gymnasium.
         *("torch._dynamo", "matplotlib.backends.backend_agg", "gymnasium.envs.classic_control.cartpole"),
     ]

@@ -10,8 +10,8 @@ pytest.importorskip("matplotlib")
 
 from stable_baselines3.common.env_checker import check_env
 
-from kova.experiments import deep_sea_benchmark
-from kova.experiments.deep_sea import ID, DeepSea
+from kova.experiments.benchmarks import deep_sea as deep_sea_benchmark
+from kova.experiments.problems.deep_sea import ID, DeepSea
 
 SEEDS = range(5)
 
@@ -34,7 +34,7 @@ def test_it_is_registered_with_a_depth():
     assert env.unwrapped.depth == 7
     check_env(DeepSea(4))
     # Without an import, as the command line does it.
-    assert gymnasium.make(f"kova.experiments.deep_sea:{ID}").unwrapped.depth == 10
+    assert gymnasium.make(f"kova.experiments.problems.deep_sea:{ID}").unwrapped.depth == 10
 
 
 @pytest.mark.parametrize("depth", [1, 2, 6])

@@ -6,7 +6,8 @@ import json
 
 from rich.console import Console
 
-from kova.experiments import critic_passes, demo
+from kova.experiments.benchmarks import critic_passes
+from kova.experiments.commands import demo
 
 
 def test_the_demo_ends_with_a_table_and_a_picture_and_goes_on_where_it_was(tmp_path):

@@ -12,8 +12,8 @@ import scipy.stats
 from typer.testing import CliRunner
 
 from kova.cli import app
-from kova.experiments import video
-from kova.experiments.evaluation import Episode, mean_and_interval, uncertainty_correlation
+from kova.experiments.evaluation import video
+from kova.experiments.evaluation.play import Episode, mean_and_interval, uncertainty_correlation
 
 runner = CliRunner()
 

@@ -16,7 +16,7 @@ from killed_runs import DQN, PPO, assert_same, assert_whole, finish, start, wait
 from typer.testing import CliRunner
 
 from kova.cli import app
-from kova.experiments.run_directory import RunDirectory
+from kova.experiments.runs.run_directory import RunDirectory
 
 RESUME = ["--resume", "--run-dir"]
 

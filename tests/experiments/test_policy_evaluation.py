@@ -9,7 +9,8 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
-from kova.experiments import pendulum, policy_evaluation
+from kova.experiments.benchmarks import policy_evaluation
+from kova.experiments.problems import pendulum
 
 
 def run(out: Path, seed: int = 0) -> dict:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import kova
-from kova.experiments import environments
-from kova.experiments.config import RunConfig
-from kova.experiments.expressions import resolve
-from kova.experiments.training import build
+from kova.experiments.runs import environments
+from kova.experiments.runs.config import RunConfig
+from kova.experiments.runs.expressions import resolve
+from kova.experiments.runs.training import build
 
 ENVIRONMENTS = ("Swimmer-v4", "Hopper-v4", "HalfCheetah-v4", "Ant-v4", "Walker2d-v4")
 STEPS = dict(zip(ENVIRONMENTS, (10**6, 10**6, 10**6, 2 * 10**6, 2 * 10**6), strict=True))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from kova.experiments.progress import ProgressBar
+from kova.experiments.runs.progress import ProgressBar
 
 
 @pytest.mark.parametrize("width", [80, 120])

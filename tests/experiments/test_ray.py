@@ -14,11 +14,11 @@ import sweeps
 from killed_runs import assert_same
 from test_sweep import assert_same_sweep
 
-from kova.experiments.engines import LocalEngine
-from kova.experiments.logs import read_rows
-from kova.experiments.run_directory import RunDirectory, write_whole
-from kova.experiments.scheduler import Scheduler
-from kova.experiments.sweep import Sweep
+from kova.experiments.runs.logs import read_rows
+from kova.experiments.runs.run_directory import RunDirectory, write_whole
+from kova.experiments.sweeps.engines import LocalEngine
+from kova.experiments.sweeps.grid import Sweep
+from kova.experiments.sweeps.scheduler import Scheduler
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.filterwarnings(
@@ -76,7 +76,7 @@ def has_checkpoint(run: Path) -> bool:
     [pytest.param(False, id="shared disk"), pytest.param(True, id="files sent back", marks=pytest.mark.slow)],
 )
 def test_a_cluster_that_loses_a_node_gives_the_local_results(fetch, cluster, sweep, local, tmp_path):
-    from kova.experiments.engines.ray import RayEngine
+    from kova.experiments.sweeps.engines.ray import RayEngine
 
     node = cluster.add_node(num_cpus=1, object_store_memory=10**8)
     cluster.wait_for_nodes()
@@ -99,7 +99,7 @@ def test_a_cluster_that_loses_a_node_gives_the_local_results(fetch, cluster, swe
 
 
 def test_a_driver_killed_while_files_come_back_has_no_less_than_before(local, tmp_path, monkeypatch):
-    from kova.experiments.engines import ray as engine
+    from kova.experiments.sweeps.engines import ray as engine
 
     packed = engine._packed(sweeps.runs(local)[0])
     for moves in itertools.count():

@@ -15,9 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kova.cli import app
-from kova.experiments.comparison import Comparison
-from kova.experiments.results import collect
-from kova.experiments.sweep import PlannedRun, Sweep
+from kova.experiments.report.comparison import Comparison
+from kova.experiments.report.results import collect
+from kova.experiments.sweeps.grid import PlannedRun, Sweep
 
 runner = CliRunner()
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

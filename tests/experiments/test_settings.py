@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import kova
-from kova.experiments import ranges
-from kova.experiments.config import ALGORITHMS, RunConfig, settable
-from kova.experiments.expressions import resolve
-from kova.experiments.wrong_call import WrongCall
+from kova.experiments.errors import WrongCall
+from kova.experiments.runs import ranges
+from kova.experiments.runs.config import ALGORITHMS, RunConfig, settable
+from kova.experiments.runs.expressions import resolve
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kova.experiments import statistics
+from kova.experiments.report import statistics
 
 
 def test_a_curve_is_the_mean_of_the_episodes_that_ended_by_then():

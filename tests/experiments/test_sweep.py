@@ -22,12 +22,12 @@ from killed_runs import assert_same
 from typer.testing import CliRunner
 
 from kova.cli import app
-from kova.experiments.config import RunConfig
-from kova.experiments.engines import LocalEngine, make
-from kova.experiments.run_directory import RunDirectory
-from kova.experiments.scheduler import Scheduler, Task
-from kova.experiments.sweep import PlannedRun, Sweep, shipped_sweeps
-from kova.experiments.wrong_call import WrongCall
+from kova.experiments.errors import WrongCall
+from kova.experiments.runs.config import RunConfig
+from kova.experiments.runs.run_directory import RunDirectory
+from kova.experiments.sweeps.engines import LocalEngine, make
+from kova.experiments.sweeps.grid import PlannedRun, Sweep, shipped_sweeps
+from kova.experiments.sweeps.scheduler import Scheduler, Task
 
 runner = CliRunner()
 

@@ -7,8 +7,8 @@ import json
 import pytest
 from rich.console import Console
 
-from kova.experiments import values_benchmark
-from kova.experiments.value_arms import ARMS
+from kova.experiments.benchmarks import values as values_benchmark
+from kova.experiments.benchmarks.value_methods import ARMS
 
 
 def test_the_benchmark_writes_table_data_and_figures(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 import kova
-from kova.experiments.deep_sea import DeepSea
+from kova.experiments.problems.deep_sea import DeepSea
 from kova.sb3.exploration import UCBDQN, ThompsonDQN
 
 STRUCTURES = ("full", "layer", "neuron", "diagonal", "block:7", "low_rank:5", "last_layer")

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from plotly import graph_objects as go
 
-from kova.experiments import statistics
-from kova.experiments.comparison import Comparison, Task
+from kova.experiments.report import statistics
+from kova.experiments.report.comparison import Comparison, Task
 
 Array = npt.NDArray[np.float64]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kova.experiments.comparison import Comparison
-from kova.experiments.expressions import resolve
-from kova.experiments.results import RunResult, differences, settings
+from kova.experiments.report.comparison import Comparison
+from kova.experiments.report.results import RunResult, differences, settings
+from kova.experiments.runs.expressions import resolve
 
 Array = npt.NDArray[np.float64]
 

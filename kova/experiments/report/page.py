@@ -14,13 +14,13 @@ import numpy as np
 from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from kova.experiments.comparison import RETURN, Comparison
-from kova.experiments.provenance import provenance, what_counts
 from kova.experiments.report import charts
+from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.noise_grid import noise_grids
-from kova.experiments.results import Results
-from kova.experiments.statistics import Interval
-from kova.experiments.sweep import Sweep, resume_command
+from kova.experiments.report.results import Results
+from kova.experiments.report.statistics import Interval
+from kova.experiments.runs.provenance import provenance, what_counts
+from kova.experiments.sweeps.grid import Sweep, resume_command
 
 TITLES = {
     RETURN: "return",

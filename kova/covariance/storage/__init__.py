@@ -1,0 +1,1 @@
+"""How the numbers of a covariance are kept: the blocks that structures are made of."""

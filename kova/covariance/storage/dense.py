@@ -1,0 +1,189 @@
+"""One dense block, P = c·I + s·(B + Uᵀ diag(σ) U).
+
+c and s absorb the evolution in O(1). U holds the last rank-N corrections that have not been folded into B yet: they go
+in as one larger, faster product, which also folds s. All numbers equal those of the undeferred filter to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kova.covariance.storage.part import Part, check_entry, check_number
+from kova.covariance.storage.symmetric import SymmetricMatrix
+from kova.factorise import cholesky_with_jitter
+
+#: Rows of U, four batches of 64: deeper costs memory traffic in the product, shallower leaves the flush skinny.
+DEFERRED_ROWS = 256
+#: Below this many parameters half as many are as fast, and U would weigh as much as B.
+SMALL = 4096
+
+#: s is folded outside this range. Above 1 it amplifies the rounding of B, which then must cancel; below, U overflows.
+SCALE_RANGE = (2.0**-20, 2.0)
+
+#: c is folded when it passes this many prior variances, for the same reason.
+SHIFT_LIMIT = 4.0
+
+
+class DensePart(Part):
+    """Every covariance between every two of its parameters.
+
+    Args:
+        size: Number of parameters.
+        prior_variance: P starts as prior_variance · I.
+        dtype: Precision.
+        device: Where it is stored.
+    """
+
+    def __init__(self, size: int, prior_variance: float, dtype: torch.dtype, device: torch.device) -> None:
+        self.size = size
+        self.variances = torch.full((size,), prior_variance, dtype=dtype, device=device)
+        self._prior_variance = prior_variance
+        self._shift = prior_variance
+        self._scale = 1.0
+        self._matrix = SymmetricMatrix(size, dtype, device)
+        self._capacity = _capacity(size)
+        self._rows = torch.zeros(self._capacity, size, dtype=dtype, device=device)
+        self._signs = torch.zeros(self._capacity, dtype=dtype, device=device)
+        self._used = 0
+        self._gained = 0
+
+    @staticmethod
+    def bytes_needed(size: int, itemsize: int) -> int:
+        """Return the bytes a block of that size allocates."""
+        return SymmetricMatrix.bytes_needed(size, itemsize) + (_capacity(size) + 1) * size * itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by B, U and the diagonal."""
+        return self._matrix.nbytes + self._rows.nbytes + self._signs.nbytes + self.variances.nbytes
+
+    def product(self, right: Tensor, out: Tensor, scale: float, shift: float) -> None:
+        """Write (scale · P + shift · I) right: the only product with the dense matrix."""
+        torch.mul(right, scale * self._shift + shift, out=out)
+        total = scale * self._scale
+        if total:
+            self._matrix.add_product(out, right, total)
+            if self._used:
+                rows, signs = self._rows[: self._used], self._signs[: self._used]
+                out.addmm_(rows.T, (rows @ right).mul_(signs[:, None]), alpha=total)
+
+    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
+        """Defer the update, or fold it and all deferred ones."""
+        added = columns.shape[1]
+        if self._used and self._used + added > self._capacity:
+            self._flush(self._rows[: self._used], self._deferred_signs())
+        self._shift = scale * self._shift + shift
+        self._scale *= scale
+        self.variances = variances
+        if self._scale == 0.0:
+            self._matrix.zero_()
+            self._used, self._gained, self._scale = 0, 0, 1.0
+        if added > self._capacity:
+            signs = None if lost == added else _signs(columns, lost)
+            self._flush((columns / math.sqrt(self._scale)).T.contiguous(), signs)
+            return
+        end = self._used + added
+        torch.mul(columns.T, 1.0 / math.sqrt(self._scale), out=self._rows[self._used : end])
+        self._signs[self._used : self._used + lost] = -1.0
+        self._signs[self._used + lost : end] = 1.0
+        self._gained += added - lost
+        self._used = end
+        low, high = SCALE_RANGE
+        crowded = end == self._capacity or self._shift > SHIFT_LIMIT * self._prior_variance
+        if crowded or not low <= self._scale <= high:
+            self._flush(self._rows[:end], self._deferred_signs())
+
+    def _deferred_signs(self) -> Tensor | None:
+        """σ of the deferred rows; ``None`` where all of them reduce P."""
+        return self._signs[: self._used] if self._gained else None
+
+    def _flush(self, rows: Tensor, signs: Tensor | None) -> None:
+        self._matrix.rank_update(rows, signs, self._scale)
+        self._used, self._gained, self._scale = 0, 0, 1.0
+        # c beyond the prior would have to cancel against B where the data hold P small.
+        if self._shift > self._prior_variance:
+            self._matrix.add_to_diagonal(self._shift)
+            self._shift = 0.0
+        self.variances = self._matrix.diagonal() + self._shift
+
+    def dense(self) -> Tensor:
+        """Return P, symmetric to the last bit."""
+        dense = self._matrix.dense()
+        rows = self._rows[: self._used]
+        dense.addmm_((rows * self._signs[: self._used, None]).T, rows)
+        # The two halves of the product may differ in the last bit.
+        dense = torch.tril(dense) + torch.tril(dense, -1).T
+        dense *= self._scale
+        dense.diagonal().add_(self._shift)
+        return dense
+
+    def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Draw by a Cholesky factor; O(size³)."""
+        # Rounding may leave eigenvalues of a well-determined P at -eps of the largest variance.
+        jitter = float(self.variances.max()) * torch.finfo(self.variances.dtype).eps
+        factor = cholesky_with_jitter("P", self.dense(), jitter)
+        draws = torch.randn(count, self.size, dtype=factor.dtype, device=factor.device, generator=generator)
+        return draws @ factor.T
+
+    def content(self) -> dict[str, Any]:
+        """Return B, U, σ, c, s and the diagonal."""
+        return {
+            "shift": self._shift,
+            "scale": self._scale,
+            "updates": self._matrix.updates,
+            "panels": [panel.clone() for panel in self._matrix.panels],
+            "rows": self._rows[: self._used].clone(),
+            "signs": self._signs[: self._used].clone(),
+            "variances": self.variances.clone(),
+        }
+
+    def check(self, content: dict[str, Any]) -> None:
+        """Check every shape, dtype and number."""
+        dtype = self.variances.dtype
+        check_number("shift", content["shift"])
+        check_number("scale", content["scale"])
+        check_number("updates", content["updates"])
+        panels = content["panels"]
+        if not isinstance(panels, list) or len(panels) != len(self._matrix.panels):
+            raise ValueError(f"the checkpoint's panels are not the {len(self._matrix.panels)} expected")
+        for panel, own in zip(panels, self._matrix.panels, strict=True):
+            check_entry("panels", panel, tuple(own.shape), dtype)
+        check_entry("rows", content["rows"], (None, self.size), dtype)
+        used = len(content["rows"])
+        if used >= self._capacity:
+            raise ValueError(f"the checkpoint's rows are {used}, expected fewer than {self._capacity}")
+        check_entry("signs", content["signs"], (used,), dtype)
+        check_entry("variances", content["variances"], (self.size,), dtype)
+
+    def restore(self, content: dict[str, Any]) -> None:
+        """Take over B, U, σ, c, s and the diagonal."""
+        device = self.variances.device
+        for panel, saved in zip(self._matrix.panels, content["panels"], strict=True):
+            panel.copy_(saved)
+        self._used = len(content["rows"])
+        self._rows[: self._used] = content["rows"].to(device)
+        self._signs[: self._used] = content["signs"].to(device)
+        self._gained = int((content["signs"] > 0).sum())
+        self.variances = content["variances"].to(device, copy=True)
+        self._matrix.updates = int(content["updates"])
+        self._shift, self._scale = float(content["shift"]), float(content["scale"])
+
+    def to(self, device: torch.device) -> None:
+        """Move B, U and the diagonal."""
+        self._matrix.to(device)
+        self._rows, self._signs = self._rows.to(device), self._signs.to(device)
+        self.variances = self.variances.to(device)
+
+
+def _capacity(size: int) -> int:
+    return DEFERRED_ROWS if size >= SMALL else max(1, DEFERRED_ROWS // 2)
+
+
+def _signs(columns: Tensor, lost: int) -> Tensor:
+    signs = columns.new_ones(columns.shape[1])
+    signs[:lost] = -1.0
+    return signs

@@ -1,0 +1,304 @@
+"""Evaluate a fixed policy from a stream of its returns, KOVA and Adam side by side.
+
+The same 64-64 tanh critic learns from every batch once, in the order the episodes bring them, and moves on; one arm
+makes ten steps on a batch before it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from kova import KOVA, BatchSize, Static
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Table
+
+    from kova.experiments.problems import pendulum
+    from kova.experiments.problems.pendulum import GAMMA, WARM_UP, Samples, Task, joined
+    from kova.experiments.runs.provenance import provenance
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    sys.stderr.write(f'{error.name} is missing; the experiments need: pip install "kova-rl[experiments]"\n')
+    raise SystemExit(2) from None
+
+PROGRAM = "python -m kova.experiments.benchmarks.policy_evaluation"
+
+BATCH = 64
+#: Grids around Adam's best rate on this task; ten passes go ten times as far, hence a tenth of the rates.
+RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+PASSES = 10
+BAND = 2.0
+
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+
+Tick = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One learner's explained variance on the held-out returns, at every point of the task."""
+
+    name: str
+    explained_variance: list[float]
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """Values of the held-out states in raw units, with the deviation of the value and of a return around it."""
+
+    value: Tensor
+    value_std: Tensor
+    return_std: Tensor
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the demo measured; the JSON file."""
+
+    seed: int
+    samples_seen: list[int]
+    arms: list[Arm]
+    adam_grid: list[Arm]
+    mean_nis: float
+    return_band_coverage: float
+    return_mean: float
+    return_std: float
+
+
+def new_critic(seed: int) -> nn.Module:
+    """Return the critic all arms start from, without touching torch's global generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+
+def follow(task: Task, critic: nn.Module, learn: Callable[[Tensor, Tensor], None], tick: Tick) -> list[float]:
+    """Feed the stream to ``learn`` once and return the explained variance at every point."""
+    held_out = joined(task.held_out)
+    scores, seen = [], 0
+    batches = zip(task.stream.observations.split(BATCH), task.stream.returns.split(BATCH), strict=True)
+    for observations, returns in batches:
+        learn(observations, returns)
+        seen += len(returns)
+        if seen in task.points:
+            scores.append(explained_variance(critic, held_out))
+        tick()
+    return scores
+
+
+@torch.no_grad()
+def explained_variance(critic: nn.Module, samples: Samples) -> float:
+    """Return 1 - Var(G - V)/Var(G)."""
+    errors = samples.returns - critic(samples.observations).squeeze(1)
+    return float(1.0 - errors.var() / samples.returns.var())
+
+
+def run_kova(task: Task, seed: int, tick: Tick) -> tuple[Arm, Bands, float]:
+    """Return the filter's scores, its bands, and the mean NIS over the second half of the stream."""
+    critic = new_critic(seed)
+    # The policy is fixed, so its value does not move: nothing needs forgetting. Neighbours in an episode say nearly the
+    # same, so a batch counts as one sample would: the noise of each is the batch's size, and nothing is tuned.
+    optimizer = KOVA(critic, covariance="full", evolution=Static(), noise=BatchSize())
+    nis: list[float] = []
+    scores = follow(task, critic, lambda inputs, targets: nis.append(float(optimizer.step(inputs, targets).nis)), tick)
+    late = nis[len(nis) // 2 :]
+    factor = sum(late) / len(late)
+    return Arm("KOVA", scores), bands(task, optimizer, factor), factor
+
+
+def bands(task: Task, optimizer: KOVA, factor: float) -> Bands:
+    """Return the filter's uncertainty about the held-out states, in raw units.
+
+    P is on the scale of the assumed noise; ``factor`` puts both on the scale of the errors the filter met.
+    """
+    inputs = joined(task.held_out).observations
+    scale = task.std * factor**0.5
+    value = optimizer.predict(inputs)
+    label = optimizer.predict(inputs, observation_noise=float(BATCH))
+    return Bands(value.mean * task.std + task.mean, value.stddev * scale, label.stddev * scale)
+
+
+def run_adam(task: Task, seed: int, rate: float, passes: int, tick: Tick) -> Arm:
+    """Return the scores of Adam on the mean squared error, with ``passes`` steps on every batch."""
+    critic = new_critic(seed)
+    optimizer = torch.optim.Adam(critic.parameters(), lr=rate)
+
+    def learn(observations: Tensor, returns: Tensor) -> None:
+        for _ in range(passes):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(critic(observations).squeeze(1), returns).backward()
+            optimizer.step()
+
+    return Arm(f"Adam {rate:g}" + (f", {passes} passes" if passes > 1 else ""), follow(task, critic, learn, tick))
+
+
+def run(seed: int, samples: int, console: Console) -> tuple[Results, Task, Bands]:
+    """Collect, learn with all arms, and measure."""
+    columns = (TextColumn("{task.description:<22}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+
+        def phase(description: str, total: int) -> Tick:
+            identifier = progress.add_task(description, total=total)
+            return lambda: progress.advance(identifier)
+
+        count = pendulum.episodes_for(samples) + pendulum.HELD_OUT_EPISODES
+        task = pendulum.collect(seed, samples, phase("Collecting returns", count))
+        steps = math.ceil(samples / BATCH)
+        kova, band, factor = run_kova(task, seed, phase("Learning with KOVA", steps))
+        tick = phase("Learning with Adam", 2 * len(RATES) * steps)
+        once = [run_adam(task, seed, rate, 1, tick) for rate in RATES]
+        often = [run_adam(task, seed, rate / PASSES, PASSES, tick) for rate in RATES]
+    default = replace(once[0], name=f"{once[0].name} (default)")
+    results = Results(
+        seed=seed,
+        samples_seen=task.points,
+        arms=[kova, default, best(once), best(often)],
+        adam_grid=[*once, *often],
+        mean_nis=factor,
+        return_band_coverage=coverage(task, band),
+        return_mean=task.mean,
+        return_std=task.std,
+    )
+    return results, task, band
+
+
+def best(arms: Sequence[Arm]) -> Arm:
+    """Return the arm that did best along the stream: a choice in hindsight that no learner could make."""
+    winner = max(arms, key=lambda arm: sum(arm.explained_variance))
+    return replace(winner, name=f"{winner.name} (best rate)")
+
+
+def coverage(task: Task, band: Bands) -> float:
+    """Return the share of held-out returns inside the band of a return."""
+    raw = joined(task.held_out).returns * task.std + task.mean
+    return float(((raw - band.value).abs() <= BAND * band.return_std).float().mean())
+
+
+def table(results: Results) -> Table:
+    """Return the explained variances, one row per number of samples seen."""
+    output = Table(title="Explained variance of held-out returns", caption="1 is perfect, 0 a constant guess")
+    output.add_column("samples seen", justify="right")
+    for arm in results.arms:
+        output.add_column(arm.name, justify="right")
+    for row, seen in enumerate(results.samples_seen):
+        scores = (arm.explained_variance[row] for arm in results.arms)
+        output.add_row(f"{seen:,}", *(f"{score:.3f}" for score in scores))
+    return output
+
+
+def verdict(results: Results) -> str:
+    """Return in words what the scores of this run say, against the best that any of Adam's rates ever reached."""
+    kova = results.arms[0].explained_variance
+    peak, seen = max(
+        (max(scores), at) for scores, at in zip(_by_point(results.adam_grid), results.samples_seen, strict=True)
+    )
+    passed = next((at for score, at in zip(kova, results.samples_seen, strict=True) if score >= peak), None)
+    outcome = "KOVA did not reach it" if passed is None else f"KOVA had passed it at {passed:,}"
+    return f"Over all of Adam's rates the best score is {peak:.3f}, at {seen:,} samples; {outcome}."
+
+
+def _by_point(arms: Sequence[Arm]) -> list[tuple[float, ...]]:
+    return list(zip(*(arm.explained_variance for arm in arms), strict=True))
+
+
+def draw(results: Results, task: Task, band: Bands, path: Path) -> None:
+    """Save the figure."""
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    draw_scores(left, results)
+    draw_episode(right, task, band)
+    figure.savefig(path, dpi=130)
+
+
+def draw_scores(axes: Axes, results: Results) -> None:
+    """Plot explained variance against samples seen."""
+    for arm in results.adam_grid:
+        axes.plot(results.samples_seen, arm.explained_variance, color="0.85", linewidth=0.8, zorder=1)
+    for arm, colour, marker in zip(results.arms, (BLUE, PURPLE, ORANGE, GREEN), "osD^", strict=True):
+        (line,) = axes.plot(results.samples_seen, arm.explained_variance, color=colour, marker=marker, label=arm.name)
+        line.set(linewidth=2.8 if arm is results.arms[0] else 1.4, zorder=3 if arm is results.arms[0] else 2)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(results.samples_seen, [f"{seen:,}" for seen in results.samples_seen])
+    axes.set_ylim(-0.2, 1.02)
+    axes.set(xlabel="samples seen", ylabel="explained variance, held-out returns")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.set_title("Learning from a stream of returns (grey: Adam at other rates)", fontsize=10)
+
+
+def draw_episode(axes: Axes, task: Task, band: Bands) -> None:
+    """Plot the bands along the held-out episode that starts worst, the longest swing-up."""
+    sizes = [len(part.returns) for part in task.held_out]
+    chosen = min(range(len(sizes)), key=lambda index: float(task.held_out[index].returns[0]))
+    value, value_std, return_std = (
+        part.split(sizes)[chosen].numpy() for part in (band.value, band.value_std, band.return_std)
+    )
+    returns = task.held_out[chosen].returns.numpy() * task.std + task.mean
+    seconds = [pendulum.STEP_SECONDS * step for step in range(sizes[chosen])]
+    for std, alpha, label in ((return_std, 0.15, "a return, ±2σ"), (value_std, 0.4, "the value, ±2σ")):
+        lower, upper = value - BAND * std, value + BAND * std
+        axes.fill_between(seconds, lower, upper, color=BLUE, alpha=alpha, linewidth=0, label=label)
+    axes.plot(seconds, value, color=BLUE, linewidth=1.5, label="KOVA's value")
+    axes.plot(seconds, returns, ".", color="0.35", markersize=3, label="measured returns")
+    axes.set(xlabel="time in the episode (s)", ylabel=f"discounted return, γ = {GAMMA:g} (reward units)")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.set_title("One held-out swing-up", fontsize=10)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Evaluate a fixed policy on Pendulum-v1 from a stream of its returns, with KOVA and with Adam.",
+        epilog=f"example: {PROGRAM} --out demo --samples 4096",
+    )
+    parser.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="where to write (default: demo)")
+    parser.add_argument("--seed", type=int, default=0, help="of policy noise, starts and critic (default: 0)")
+    parser.add_argument("--samples", type=int, default=8192, metavar="N", help="in the stream (default: 8192)")
+    options = parser.parse_args(arguments)
+    if options.samples < WARM_UP:
+        parser.error(f"--samples must be at least {WARM_UP}, which set the scale of the returns")
+    if options.seed < 0:
+        parser.error("--seed must be >= 0")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the demo."""
+    options = parse(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    results, task, band = run(options.seed, options.samples, console)
+    picture, numbers = (options.out / f"policy_evaluation.{suffix}" for suffix in ("png", "json"))
+    draw(results, task, band, picture)
+    command = (
+        f"python -m kova.experiments.benchmarks.policy_evaluation --seed {options.seed} --samples {options.samples}"
+    )
+    numbers.write_text(json.dumps({"made_by": provenance(command), **asdict(results)}, indent=2) + "\n")
+    console.print(table(results))
+    console.print(verdict(results), highlight=False)
+    console.print(
+        f"KOVA's ±2σ band of a return holds {results.return_band_coverage:.1%} of the held-out returns (nominal 95 %); "
+        "it takes returns for independent and equally noisy, and those of one episode are neither.",
+        highlight=False,
+    )
+    console.print(f"{picture}\n{numbers}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""``kova bench values``: every method on every problem whose values are known: error, calibration, time."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor
+from torch.distributions import Normal
+
+from kova import posterior
+from kova.experiments.baselines import Estimate, Learner
+from kova.experiments.benchmarks.value_methods import ARMS, Arm
+from kova.experiments.benchmarks.values_figures import save_chain, save_curves, save_reliability
+from kova.experiments.problems import PROBLEMS, Problem, Trajectory, joined
+from kova.experiments.runs.provenance import provenance
+
+#: Nominal levels of the reliability diagram, and those that the table has room for.
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+SHOWN = (0.5, 0.8, 0.95)
+#: Transitions after which the error is taken.
+GRID = (100, 200, 400, 800, 1600)
+#: Transitions a method learns from at a time, at least: an episode may have only one.
+TOGETHER = 32
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One method on one problem with one seed.
+
+    Attributes:
+        problem: Its name.
+        arm: The method's.
+        seed: Of the trajectories.
+        choice: What it chose in hindsight.
+        errors: Root-mean-square error over the standard deviation of V, at :data:`GRID`.
+        coverage: Share of evaluation states inside the central interval, at :data:`LEVELS`; none without a variance.
+        nll: Mean negative log-likelihood of the exact values.
+        crps: Mean continuous ranked probability score over the standard deviation of V.
+        microseconds: Of an update, per transition.
+    """
+
+    problem: str
+    arm: str
+    seed: int
+    choice: float
+    errors: list[float]
+    coverage: list[float] | None
+    nll: float | None
+    crps: float | None
+    microseconds: float
+
+
+def run(out: Path, seeds: int, console: Console, names: Sequence[str] = tuple(PROBLEMS)) -> list[Outcome]:
+    """Run the benchmark, print a table, and write ``values.json`` and three figures.
+
+    Args:
+        out: Where they go.
+        seeds: Repetitions.
+        console: For progress and table.
+        names: The problems.
+    """
+    outcomes = []
+    with Progress(console=console) as bar:
+        task = bar.add_task("evaluating", total=len(names) * seeds * len(ARMS))
+        for name in names:
+            problem = PROBLEMS[name]()
+            for seed in range(seeds):
+                trajectories = _trajectories(problem, seed)
+                for label, arm in ARMS.items():
+                    outcomes.append(best(name, problem, label, arm, seed, trajectories))
+                    bar.advance(task)
+    out.mkdir(parents=True, exist_ok=True)
+    command = f"kova bench values --seeds {seeds}"
+    record = {**provenance(command), "levels": LEVELS, "grid": GRID, "outcomes": [asdict(item) for item in outcomes]}
+    (out / "values.json").write_text(json.dumps(record, indent=1) + "\n")
+    save_curves(out / "values_error.png", outcomes, GRID)
+    save_reliability(out / "values_reliability.png", outcomes, LEVELS)
+    save_chain(out / "values_chain.png")
+    _print(console, outcomes, names)
+    return outcomes
+
+
+def best(name: str, problem: Problem, label: str, arm: Arm, seed: int, trajectories: list[Trajectory]) -> Outcome:
+    """Return the outcome of the arm's best choice, by final error."""
+    found = [_measure(name, problem, label, arm, choice, seed, trajectories) for choice in arm.choices]
+    return min(found, key=lambda item: item.errors[-1] if math.isfinite(item.errors[-1]) else math.inf)
+
+
+def _trajectories(problem: Problem, seed: int) -> list[Trajectory]:
+    """Return episodes of :data:`GRID`'s last number of transitions in all, short ones joined to :data:`TOGETHER`."""
+    rng = np.random.default_rng(seed)
+    found: list[Trajectory] = []
+    waiting: list[Trajectory] = []
+    while sum(map(len, found)) < GRID[-1]:
+        waiting.append(problem.roll_out(rng))
+        if sum(map(len, waiting)) >= TOGETHER:
+            found.append(joined(waiting))
+            waiting = []
+    return found
+
+
+def _measure(
+    name: str, problem: Problem, label: str, arm: Arm, choice: float, seed: int, trajectories: list[Trajectory]
+) -> Outcome:
+    view = problem.observations if arm.network else problem.features
+    learner = arm.make(problem, choice, seed)
+    truth = problem.evaluation
+    states = view(truth.states)
+    mean = (truth.weights * truth.values).sum()
+    # Baird's star has no values to speak of: V = 0 everywhere.
+    scale = float((truth.weights * (truth.values - mean).square()).sum().sqrt()) or 1.0
+    errors: list[float] = []
+    seen, spent = 0, 0.0
+    estimate = Estimate(torch.zeros_like(truth.values))
+    for trajectory in trajectories:
+        start = time.perf_counter()
+        sound = _learn(learner, trajectory.through(view))
+        spent += time.perf_counter() - start
+        seen += len(trajectory)
+        if sound and seen < GRID[len(errors)]:
+            continue
+        estimate = learner.predict(states)
+        sound = sound and bool(torch.isfinite(estimate.mean).all())
+        while len(errors) < len(GRID) and seen >= GRID[len(errors)]:
+            errors.append(truth.rmse(estimate.mean) / scale if sound else math.inf)
+        if not sound:
+            errors += [math.inf] * (len(GRID) - len(errors))
+            break
+    scores = _scores(estimate, truth.values, truth.weights, scale)
+    return Outcome(name, label, seed, choice, errors, microseconds=1e6 * spent / seen, **scores)
+
+
+def _learn(learner: Learner, trajectory: Trajectory) -> bool:
+    """Update; say whether the method survived it. Diverging is a result, not a failure of the benchmark."""
+    try:
+        learner.update(trajectory)
+    except (ValueError, ArithmeticError, RuntimeError):
+        return False
+    return True
+
+
+def _scores(estimate: Estimate, values: Tensor, weights: Tensor, scale: float) -> dict[str, Any]:
+    if estimate.variance is None or not bool(torch.isfinite(estimate.variance).all()):
+        return {"coverage": None, "nll": None, "crps": None}
+    belief = Normal(estimate.mean, estimate.variance.clamp(min=1e-300).sqrt())
+    # States count as often as the policy visits them.
+    chosen = torch.multinomial(weights, 10_000, replacement=True, generator=torch.Generator().manual_seed(0))
+    sampled = Normal(belief.mean[chosen], belief.stddev[chosen])
+    return {
+        "coverage": posterior.coverage(sampled, values[chosen], LEVELS).tolist(),
+        "nll": posterior.nll(sampled, values[chosen]).item(),
+        "crps": posterior.crps(sampled, values[chosen]).item() / scale,
+    }
+
+
+def _print(console: Console, outcomes: list[Outcome], names: Sequence[str]) -> None:
+    errors = Table("method", title="RMSE / std of V, median over seeds (∞: diverged)", box=None)
+    # The first word of a name tells the problems apart and leaves room for all of them on eighty columns.
+    for name in names:
+        errors.add_column(re.split(r"[\s-]", name)[0], justify="right", no_wrap=True)
+    scores = Table("method", title="error bars, median over problems and seeds", box=None)
+    places = [LEVELS.index(level) for level in SHOWN]
+    for column in (*(f"{level:.0%} covers" for level in SHOWN), "NLL", "CRPS", "µs/sample"):
+        scores.add_column(column, justify="right", no_wrap=True)
+    for label in ARMS:
+        own = [item for item in outcomes if item.arm == label]
+        errors.add_row(label, *(_median([item.errors[-1] for item in own if item.problem == name]) for name in names))
+        covered = [item.coverage for item in own if item.coverage is not None]
+        shares = [_median([shares[place] for shares in covered]) for place in places]
+        likelihood = _median([item.nll for item in own if item.nll is not None])
+        ranked = _median([item.crps for item in own if item.crps is not None])
+        spent = f"{float(np.median([item.microseconds for item in own])):.0f}"
+        scores.add_row(label, *shares, likelihood, ranked, spent)
+    console.print(errors, scores, sep="\n", highlight=False)
+
+
+def _median(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    middle = float(np.median(values))
+    return f"{middle:.2f}" if math.isfinite(middle) else "∞"

@@ -1,0 +1,71 @@
+"""``kova eval``: play a trained agent."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from kova.experiments.errors import WrongCall
+from kova.experiments.evaluation import video as videos
+from kova.experiments.evaluation.play import mean_and_interval, play, uncertainty_correlation
+from kova.experiments.runs.run_directory import RunDirectory
+from kova.experiments.runs.training import load
+
+DEFAULT_FPS = 30
+
+
+def run(path: Path, episodes: int, video: Path | None, seed: int, *, deterministic: bool, console: Console) -> None:
+    """Play ``episodes`` and print the mean return with its 95 % interval.
+
+    Raises:
+        WrongCall: There is no such run, it has no checkpoint, or the video cannot be made.
+    """
+    directory = RunDirectory(path)
+    if not path.is_dir():
+        raise WrongCall(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
+    config = directory.config()
+    checkpoint = directory.latest_checkpoint()
+    if checkpoint is None:
+        raise WrongCall(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
+    if video is not None:
+        if video.suffix != ".mp4":
+            raise WrongCall(f"--video must name an .mp4 file, got {video}; write {video.with_suffix('.mp4')}")
+        # Without a screen MuJoCo needs to be told to draw off it.
+        os.environ.setdefault("MUJOCO_GL", "egl")
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    model, env = load(config.changed(n_envs=1), checkpoint, None if video is None else "rgb_array")
+    if video is not None and "rgb_array" not in env.get_attr("metadata")[0].get("render_modes", ()):
+        raise WrongCall(f"{config.env} does not draw itself; leave --video out")
+    played = []
+    for index in track(range(episodes), "playing", console=console, transient=True):
+        record = video is not None and index == 0
+        episode = play(model, env, seed=seed + index, deterministic=deterministic, record=record)
+        if video is not None and record:
+            fps = int(env.get_attr("metadata")[0].get("render_fps", DEFAULT_FPS))
+            videos.write(video, episode, fps)
+        # Pictures are large and no longer needed.
+        played.append(replace(episode, frames=[]))
+    env.close()
+    mean, half = mean_and_interval([episode.total for episode in played])
+    length = sum(episode.length for episode in played) / episodes
+    interval = f" ± {half:.1f} (95 % interval)" if episodes > 1 else ""
+    console.print(
+        f"{config.algo} on {config.env}, frame {model.num_timesteps:,}: return {mean:.1f}{interval}, "
+        f"{episodes} {'episodes' if episodes > 1 else 'episode'} of {length:.0f} frames",
+        highlight=False,
+        soft_wrap=True,
+    )
+    correlation = uncertainty_correlation(played)
+    if correlation is not None:
+        rho, low, high = correlation
+        console.print(
+            f"rank correlation of σ with |return - value|: {rho:.2f} (95 % interval {low:.2f} to {high:.2f})",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if video is not None:
+        console.print(f"video: {video}", highlight=False)

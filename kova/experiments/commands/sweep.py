@@ -1,0 +1,249 @@
+"""``kova sweep``: from the name of a sweep to its finished runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from filelock import FileLock, Timeout
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import track
+from rich.table import Table
+
+from kova.experiments.errors import WrongCall, one_line
+from kova.experiments.runs import environments
+from kova.experiments.runs.run_directory import RUNS, RunDirectory, write_whole
+from kova.experiments.runs.training import build
+from kova.experiments.sweeps.engines import Engine
+from kova.experiments.sweeps.engines.process import LOG
+from kova.experiments.sweeps.estimate import Estimate, estimate
+from kova.experiments.sweeps.grid import MANIFEST, PlannedRun, Sweep, resume_command
+from kova.experiments.sweeps.scheduler import Scheduler, Task
+
+T = TypeVar("T")
+
+
+def run(
+    sweep: Sweep, out: Path, engine: Callable[[], Engine], attempts: int, console: Console, words: Sequence[str] = ()
+) -> None:
+    """Bring every run of the sweep to its end.
+
+    Args:
+        sweep: What to do.
+        out: Where.
+        engine: Makes what executes the runs, once all else is sound.
+        attempts: How often a run may fail in a row.
+        console: Where to say what happens.
+        words: Options of the command that the next call needs too.
+
+    Raises:
+        WrongCall: The sweep or the directory is not sound, or another call is at it.
+        SystemExit: Runs failed (1), or the user stopped it (130); the same command goes on.
+    """
+    runs = _checked(sweep, out, console)
+    workers = engine()
+    try:
+        (out / RUNS).mkdir(parents=True, exist_ok=True)
+        lock = FileLock(out / ".lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise WrongCall(f"another kova sweep is working in {out}; wait for it, or choose another --out") from None
+    except OSError as error:
+        raise WrongCall(f"{out} cannot be written: {one_line(error)}; choose another --out") from None
+    with lock:
+        command = resume_command(_write_manifest(sweep, out), words)
+        scheduler = Scheduler(runs, out / RUNS, workers, attempts)
+        try:
+            with _Display(console, scheduler.tasks) as display:
+                scheduler.run(display.update)
+        except KeyboardInterrupt:
+            console.print(f"stopped; finished runs are kept. Go on:\n  {command}", highlight=False, soft_wrap=True)
+            raise SystemExit(130) from None
+    _conclude(scheduler.tasks, out, console)
+
+
+def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
+    """Print what there is to do, how long it takes and how much memory.
+
+    Raises:
+        WrongCall: The sweep is not sound, or a run cannot be built.
+    """
+    runs = _checked(sweep, out, console)
+    finished = {run.key for run in runs if _is_finished(run, out)}
+    kinds = {_kind(run): run for run in runs}
+    costs = {kind: estimate(run.config) for kind, run in _shown(list(kinds.items()), "measuring", console)}
+    table = Table(box=None, header_style="bold")
+    table.add_column("task", no_wrap=True)
+    table.add_column("arm")
+    for column in ("frames", "left", "per run", "memory"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for kind, first in kinds.items():
+        own = [run for run in runs if _kind(run) == kind]
+        left = sum(run.key not in finished for run in own)
+        cost, config = costs[kind], first.config
+        cells = (f"{config.steps:,}", f"{left} of {len(own)}", _duration(cost.seconds), _size(cost.bytes))
+        table.add_row(f"{config.algo} {config.env}", first.arm, *cells)
+    console.print(table, highlight=False)
+    waiting = [costs[_kind(run)] for run in runs if run.key not in finished]
+    console.print(_total(waiting, len(runs), jobs), highlight=False, soft_wrap=True)
+
+
+def _checked(sweep: Sweep, out: Path, console: Console) -> list[PlannedRun]:
+    """Return the runs; what cannot be built shows now, not in the middle of the night."""
+    runs = sweep.runs()
+    kinds = {_kind(run): run for run in runs if not _is_finished(run, out)}
+    for run in _shown(list(kinds.values()), "checking", console):
+        env = environments.normalized(environments.make(run.config), run.config)
+        try:
+            with warnings.catch_warnings():
+                # They belong in the log of the run.
+                warnings.simplefilter("ignore")
+                build(run.config, env)
+        except WrongCall as error:
+            # Memory may be free later, or on another machine.
+            if not isinstance(error.__cause__, MemoryError):
+                raise WrongCall(f"arm {run.arm!r}: {error}") from None
+        finally:
+            env.close()
+    return runs
+
+
+def _is_finished(run: PlannedRun, out: Path) -> bool:
+    return RunDirectory(out / RUNS / run.name).is_finished()
+
+
+def _shown(items: Sequence[T], word: str, console: Console) -> Iterable[T]:
+    """Return the items with a bar that leaves nothing behind; without a terminal it would leave an empty line."""
+    return track(items, word, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _write_manifest(sweep: Sweep, out: Path) -> Path:
+    """Keep what the sweep was, beside what earlier sweeps in the same place were."""
+    text = sweep.to_yaml()
+    for number in itertools.count(1):
+        path = out / (f"{MANIFEST}.yaml" if number == 1 else f"{MANIFEST}-{number}.yaml")
+        if not path.exists():
+            write_whole(path, text)
+            return path
+        if path.read_text() == text:
+            return path
+    raise AssertionError
+
+
+def _total(waiting: Sequence[Estimate], count: int, jobs: int) -> str:
+    work, longest = sum(cost.seconds for cost in waiting), max((cost.seconds for cost in waiting), default=0.0)
+    # More processes than cores take turns, and memory all the same.
+    seconds = max(work / min(jobs, os.cpu_count() or 1), longest)
+    memory = sum(sorted((cost.bytes for cost in waiting), reverse=True)[:jobs])
+    return (
+        f"{count} runs, {count - len(waiting)} finished; about {_duration(seconds)} "
+        f"with --jobs {jobs} and {_size(memory)} of memory, as this machine is now"
+    )
+
+
+def _kind(run: PlannedRun) -> tuple[str, str, str]:
+    return run.config.algo, run.config.env, run.arm
+
+
+@dataclass
+class _Display:
+    """A live table on a terminal; elsewhere a line for every run that ends."""
+
+    console: Console
+    tasks: Sequence[Task]
+    _ended: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._start = time.monotonic()
+        self._before = {task.path: task.frames() for task in self.tasks}
+        self._ended = {task.path.name: task.state for task in self.tasks if task.kept}
+        self._live = Live(console=self.console, refresh_per_second=2, transient=True)
+
+    def __enter__(self) -> _Display:
+        kept = len(self._ended)
+        self.console.print(f"{len(self.tasks)} runs, {kept} of them finished before", highlight=False)
+        if self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def update(self, tasks: Sequence[Task]) -> None:
+        """Show how the runs are doing."""
+        for task in tasks:
+            news = f"{task.state}: {task.message}" if task.message else task.state
+            told = task.state in ("waiting", "running") and not task.message
+            if not told and self._ended.get(task.path.name) != news:
+                self._ended[task.path.name] = news
+                note = f": {task.message}" if task.message else ""
+                self.console.print(f"{task.state}  {_label(task)}{note}", highlight=False, soft_wrap=True)
+        if self.console.is_terminal:
+            self._live.update(self._drawn())
+
+    def _drawn(self) -> RenderableType:
+        frames = {task.path: task.frames() for task in self.tasks}
+        table = Table(box=None, header_style="bold")
+        table.add_column("task")
+        for column in ("waiting", "running", "done", "failed", "frames"):
+            table.add_column(column, justify="right")
+        groups: dict[str, list[Task]] = {}
+        for task in self.tasks:
+            groups.setdefault(f"{task.run.config.algo} {task.run.config.env}", []).append(task)
+        for name, own in groups.items():
+            states = Counter(task.state for task in own)
+            share = sum(frames[task.path] for task in own) / sum(task.run.config.steps for task in own)
+            counts = [str(states[state]) for state in ("waiting", "running", "finished", "failed")]
+            table.add_row(name, *counts, f"{share:.0%}")
+        lines = [
+            f"  {_label(task)}: {frames[task.path]:,} of {task.run.config.steps:,} frames"
+            for task in self.tasks
+            if task.state == "running"
+        ]
+        return Group(table, *lines, f"left: {self._left(frames)}")
+
+    def _left(self, frames: dict[Path, int]) -> str:
+        done = sum(frames.values()) - sum(self._before.values())
+        going = sum(
+            task.run.config.steps - frames[task.path] for task in self.tasks if task.state in ("waiting", "running")
+        )
+        elapsed = time.monotonic() - self._start
+        return _duration(going * elapsed / done) if done > 0 else "not known yet"
+
+
+def _conclude(tasks: Sequence[Task], out: Path, console: Console) -> None:
+    failed = [task for task in tasks if task.state == "failed"]
+    states = Counter("kept" if task.kept else task.state for task in tasks)
+    console.print(
+        f"{states['finished']} finished, {states['kept']} kept from before, {len(failed)} failed; "
+        f"see: kova report {shlex.quote(str(out))}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if failed:
+        first = failed[0]
+        console.print(f"the first failure's log: {first.path / LOG}", highlight=False, soft_wrap=True)
+        raise SystemExit(1)
+
+
+def _label(task: Task) -> str:
+    config = task.run.config
+    return f"{config.algo} {config.env} {task.run.arm} seed {config.seed}"
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _size(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

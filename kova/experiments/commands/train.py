@@ -1,0 +1,153 @@
+"""``kova train``: from the words of a command to a finished run."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kova.experiments.errors import WrongCall
+from kova.experiments.evaluation import curves as figures
+from kova.experiments.evaluation.play import play_as_valued
+from kova.experiments.runs.config import RunConfig
+from kova.experiments.runs.progress import ProgressBar
+from kova.experiments.runs.run_directory import RunDirectory
+from kova.experiments.runs.training import Interrupted, Training, load
+from kova.optimizer import KOVA
+
+WITHOUT_A_FILTER = {"adam": "Adam, the control arm", "upstream": "upstream's own, unchanged"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user gave; ``None`` where they gave nothing."""
+
+    algo: str | None = None
+    env: str | None = None
+    critic: str | None = None
+    preset: str | None = None
+    steps: int | None = None
+    seed: int | None = None
+    settings: tuple[str, ...] = ()
+    run_dir: Path | None = None
+
+    def config(self) -> RunConfig:
+        """Return the run that was asked for.
+
+        Raises:
+            WrongCall: Something is missing or unknown.
+        """
+        if self.algo is None or self.env is None:
+            raise WrongCall("name an algorithm and an environment, as in: kova train ppo HalfCheetah-v4")
+        config = RunConfig.from_preset(self.algo, self.env, self.preset or "default")
+        if self.critic is not None:
+            config = config.with_critic(self.critic)
+        return config.changed(steps=self.steps, seed=self.seed).with_overrides(self.settings)
+
+    def directory(self, config: RunConfig) -> RunDirectory:
+        """Return where the run goes."""
+        name = f"{config.algo}-{config.env.replace('/', '-')}-{config.critic['optimizer']}-seed{config.seed}"
+        return RunDirectory(self.run_dir or Path("runs") / name)
+
+
+def run(asked: Asked, *, resume: bool, console: Console) -> None:
+    """Train, or go on training, and show what came out.
+
+    Raises:
+        WrongCall: It cannot be done; nothing was left behind.
+        SystemExit: The user stopped it; it can be resumed.
+    """
+    config, directory = _resumed(asked) if resume else _new(asked)
+    label = f"{config.algo} on {config.env}, {config.steps:,} frames, seed {config.seed}"
+    with ExitStack() as held:
+        if resume:
+            held.enter_context(directory.locked())
+            directory.discard_drafts()
+        training = Training(config, directory, lambda: [ProgressBar(console, label, config.steps)])
+        if not resume:
+            directory.create(config)
+            held.enter_context(directory.locked())
+        _train(training, config, directory, console)
+    _conclude(config, directory, console)
+
+
+def _train(training: Training, config: RunConfig, directory: RunDirectory, console: Console) -> None:
+    optimizer = getattr(training.model, "critic_optimizer", None)
+    critic = repr(optimizer) if isinstance(optimizer, KOVA) else WITHOUT_A_FILTER[config.critic["optimizer"]]
+    console.print(f"critic: {critic}", highlight=False)
+    try:
+        training.run()
+    except Interrupted:
+        console.print(
+            f"stopped at frame {training.model.num_timesteps:,} of {config.steps:,}; checkpoint written. Continue:\n"
+            f"  kova train --resume --run-dir {shlex.quote(str(directory.path))}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise SystemExit(130) from None
+
+
+def _new(asked: Asked) -> tuple[RunConfig, RunDirectory]:
+    config = asked.config()
+    directory = asked.directory(config)
+    directory.check_free()
+    return config, directory
+
+
+def _resumed(asked: Asked) -> tuple[RunConfig, RunDirectory]:
+    if asked.run_dir is None and asked.algo is None:
+        raise WrongCall(
+            "say which run to resume, as in: kova train --resume --run-dir runs/ppo-HalfCheetah-v4-kova-seed0"
+        )
+    directory = RunDirectory(asked.run_dir) if asked.run_dir else asked.directory(asked.config())
+    if not directory.path.is_dir():
+        raise WrongCall(f"{directory.path} does not exist: there is nothing to resume; leave --resume out to start it")
+    config = directory.config()
+    given = {"algo": asked.algo, "env": asked.env, "preset": asked.preset, "steps": asked.steps, "seed": asked.seed}
+    for name, value in given.items():
+        # More frames would be another run: the schedules go by them.
+        if value is not None and value != getattr(config, name):
+            raise WrongCall(
+                f"{directory.path} was started with {name} = {getattr(config, name)}, not {value}; leave it out"
+            )
+    if asked.critic not in (None, config.critic["optimizer"]):
+        raise WrongCall(
+            f"{directory.path} was started with the critic {config.critic['optimizer']}, not {asked.critic}; "
+            "leave it out"
+        )
+    if asked.settings and config.with_overrides(asked.settings) != config:
+        raise WrongCall(
+            f"{directory.path} was started with other settings, and a resumed run keeps its own; leave --set out"
+        )
+    return config, directory
+
+
+def _conclude(config: RunConfig, directory: RunDirectory, console: Console) -> None:
+    """Play one episode, draw the picture, print the table."""
+    checkpoint = directory.latest_checkpoint()
+    assert checkpoint is not None
+    single = config.changed(n_envs=1)
+    model, env = load(single, checkpoint)
+    episode = play_as_valued(model, env, seed=config.seed + 10_000)
+    env.close()
+    picture = directory.path / "curves.png"
+    figures.save(
+        picture, {f"{config.algo}, {config.critic['optimizer']} critic": [directory.path]}, episode, config.env
+    )
+    frames, returns = figures.training_returns(directory.path)
+    table = Table(show_header=False, box=None)
+    table.add_row("frames", f"{config.steps:,}")
+    table.add_row("training episodes", f"{len(frames):,}")
+    if len(returns):
+        last = returns[-min(len(returns), 100) :]
+        table.add_row(f"return, last {len(last)} episodes", f"{last.mean():.1f}")
+    table.add_row("return of one more episode", f"{episode.total:.1f}")
+    if episode.mean is not None and episode.stddev is not None:
+        table.add_row("value of its first state", f"{episode.mean[0]:.2f} ± {2 * episode.stddev[0]:.2f} (2σ)")
+    table.add_row("learning curve", str(picture))
+    console.print(table, highlight=False)
+    console.print(f" play it: kova eval {shlex.quote(str(directory.path))}", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Looking at a trained agent: episodes, curves and videos."""

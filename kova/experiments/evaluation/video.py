@@ -1,0 +1,105 @@
+"""A video of an episode in which the value and its 2σ band run along the bottom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from kova.experiments.errors import WrongCall
+from kova.experiments.evaluation.play import Episode
+
+#: Pillow's own font has no σ.
+FONT = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+BAND, LINE, CURSOR, INK = (253, 208, 162), (217, 95, 2), (27, 158, 119), (60, 60, 60)
+
+Frame = npt.NDArray[np.uint8]
+
+
+def write(path: Path, episode: Episode, fps: int) -> None:
+    """Write the episode as an mp4.
+
+    Raises:
+        WrongCall: The encoder is missing, or the file cannot be written.
+    """
+    try:
+        import imageio.v2 as imageio
+        import imageio_ffmpeg  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise WrongCall(f'{error.name} is missing; --video needs: pip install "kova-rl[experiments]"') from None
+    strip = Strip(episode)
+    draft = path.with_name(f".{path.stem}.tmp.mp4")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A picture is composed when it is written: a thousand large ones would not fit in memory.
+        with imageio.get_writer(draft, fps=fps, codec="libx264", macro_block_size=2) as writer:
+            for index, frame in enumerate(episode.frames):
+                writer.append_data(_even(np.vstack([frame, strip.at(index)])))  # type: ignore[attr-defined]
+        draft.replace(path)
+    except OSError as error:
+        raise WrongCall(f"{path} cannot be written: {error.strerror or error}; choose another --video") from error
+    finally:
+        if draft.exists():
+            draft.unlink()
+
+
+class Strip:
+    """The value over the whole episode, drawn once, with a cursor at the present frame.
+
+    Args:
+        episode: With at least one picture; the strip is as wide.
+    """
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+        self._width = episode.frames[0].shape[1]
+        # Pictures are from 200 to 1000 wide; the text keeps its share of them.
+        self._size = int(np.clip(self._width / 32, 11, 28))
+        self._font = ImageFont.truetype(FONT, self._size)
+        self._margin, self._top = self._size // 2, 2 * self._size
+        self._height = 7 * self._size
+        self._canvas = Image.new("RGB", (self._width, self._height), "white")
+        self._x = np.linspace(self._margin, self._width - self._margin, episode.length)
+        if episode.mean is None or episode.stddev is None:
+            self._write(self._canvas, "this critic keeps no uncertainty", INK)
+        else:
+            self._draw_band(episode.mean, episode.stddev)
+
+    def at(self, index: int) -> Frame:
+        """Return the strip of a frame."""
+        mean, stddev = self._episode.mean, self._episode.stddev
+        now = self._canvas.copy()
+        if mean is not None and stddev is not None:
+            x = self._x[index]
+            ImageDraw.Draw(now).line([(x, self._top), (x, self._height - self._margin)], fill=CURSOR, width=2)
+            self._write(now, f"{mean[index]:.1f} ± {2 * stddev[index]:.1f}", CURSOR, right=True)
+        return np.asarray(now)
+
+    def _draw_band(self, mean: npt.NDArray[np.float64], stddev: npt.NDArray[np.float64]) -> None:
+        upper, lower = mean + 2 * stddev, mean - 2 * stddev
+        low, high = float(lower.min()), float(upper.max())
+        self._write(self._canvas, f"value ± 2σ, from {low:.1f} to {high:.1f}", INK)
+        bottom, tall = self._height - self._margin, self._height - self._margin - self._top
+
+        def y(values: Any) -> Any:
+            return bottom - (values - low) / max(high - low, 1e-9) * tall
+
+        draw = ImageDraw.Draw(self._canvas)
+        if len(mean) > 1:
+            outline = [*zip(self._x, y(upper), strict=True), *reversed(list(zip(self._x, y(lower), strict=True)))]
+            draw.polygon(outline, fill=BAND)
+            draw.line(list(zip(self._x, y(mean), strict=True)), fill=LINE, width=max(2, self._size // 8))
+
+    def _write(self, canvas: Image.Image, text: str, ink: tuple[int, int, int], *, right: bool = False) -> None:
+        x, anchor = (self._width - self._margin, "ra") if right else (self._margin, "la")
+        ImageDraw.Draw(canvas).text((x, self._margin // 2), text, fill=ink, font=self._font, anchor=anchor)
+
+
+def _even(frame: Frame) -> Frame:
+    """Pad to even sides: the encoder wants them."""
+    height, width = frame.shape[:2]
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

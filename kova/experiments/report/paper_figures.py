@@ -1,0 +1,60 @@
+"""Figures 3 and 4 for papers: mean ± standard deviation over seeds, as PNG and SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from kova.experiments.report.charts import Palette
+from kova.experiments.report.comparison import RETURN, Comparison, Task
+
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+LABELS = {RETURN: "mean episode reward", "entropy": "policy entropy", "policy_loss": "policy loss"}
+
+
+def save(comparison: Comparison, folder: Path) -> list[Path]:
+    """Draw a picture of the rewards of each algorithm, as Figure 3, and one with entropy and loss, as Figure 4.
+
+    Returns:
+        The files.
+    """
+    written = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for algorithm in dict.fromkeys(task.name.split()[0] for task in comparison.tasks):
+        tasks = [task for task in comparison.tasks if task.name.split()[0] == algorithm]
+        for name, metrics in (("fig3", [RETURN]), ("fig4", list(LABELS))):
+            figure = _draw(tasks, metrics, Palette(comparison.arms))
+            for kind in ("png", "svg"):
+                path = folder / f"{name}-{algorithm.lower()}.{kind}"
+                draft = path.with_name(f".{path.name}.tmp")
+                figure.savefig(draft, dpi=150, format=kind)
+                written.append(draft.replace(path))
+    return written
+
+
+def _draw(tasks: Sequence[Task], metrics: Sequence[str], palette: Palette) -> Figure:
+    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "svg.fonttype": "none"}):
+        figure = Figure(figsize=(3.2 * len(tasks) + 0.4, 2.5 * len(metrics) + 0.7), layout="constrained")
+        panels = figure.subplots(len(metrics), len(tasks), squeeze=False)
+        lines: dict[str, Any] = {}
+        for place, (row, metric) in enumerate(zip(panels, metrics, strict=True)):
+            for axis, task in zip(row, tasks, strict=True):
+                for arm, curves in task.arms.items():
+                    mean, std = curves.band(metric)
+                    style = {"color": palette.colour(arm), "linestyle": DASHES[palette.dash(arm)]}
+                    lines[arm] = axis.plot(task.grid, mean, lw=1.4, **style)[0]
+                    axis.fill_between(task.grid, mean - std, mean + std, color=palette.colour(arm), alpha=0.15, lw=0)
+                axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+                if place == 0:
+                    axis.set_title(task.name)
+                if place == len(metrics) - 1:
+                    axis.set_xlabel("frames")
+            row[0].set_ylabel(LABELS[metric])
+        columns = max(1, min(len(lines), round(1.5 * len(tasks))))
+        figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=columns, frameon=False)
+    return figure

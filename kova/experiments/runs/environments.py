@@ -1,0 +1,109 @@
+"""The environment of a run: vectorised, monitored, normalised."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from gymnasium import spaces
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn, VecEnvWrapper
+
+from kova.experiments.runs.config import RunConfig
+from kova.experiments.runs.expressions import suggestion
+from kova.experiments.errors import WrongCall, one_line
+
+
+class WithoutTimeLimitBootstrap(VecEnvWrapper):
+    """Treats the end of the time limit as an end of the task, as OpenAI baselines did."""
+
+    def reset(self) -> VecEnvObs:
+        """Pass on."""
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Forget that an episode was cut."""
+        observations, rewards, dones, infos = self.venv.step_wait()
+        for info in infos:
+            info["TimeLimit.truncated"] = False
+        return observations, rewards, dones, infos
+
+
+def make(config: RunConfig, render_mode: str | None = None) -> VecEnv:
+    """Return the environments of a run, without the normalisation.
+
+    Raises:
+        WrongCall: The environment does not exist or cannot be made.
+    """
+    env: VecEnv = DummyVecEnv([_maker(config.env, render_mode) for _ in range(config.n_envs)])
+    if is_image_space(env.observation_space):
+        env = VecTransposeImage(env)
+    return env if config.time_limit_bootstrap else WithoutTimeLimitBootstrap(env)
+
+
+def normalized(env: VecEnv, config: RunConfig, saved: Path | None = None) -> VecEnv:
+    """Return the environments with the running normalisation of the run, continued from ``saved``."""
+    if not (config.normalize_observations or config.normalize_rewards):
+        return env
+    if saved is not None:
+        return VecNormalize.load(str(saved), env)
+    images_or_choices = is_image_space(env.observation_space) or not isinstance(
+        env.observation_space, spaces.Box | spaces.Dict
+    )
+    return VecNormalize(
+        env,
+        norm_obs=config.normalize_observations and not images_or_choices,
+        norm_reward=config.normalize_rewards,
+        gamma=config.algorithm.get("gamma", 0.99),
+    )
+
+
+def policy_for(env: VecEnv) -> str:
+    """Return upstream's policy for the kind of observation."""
+    if isinstance(env.observation_space, spaces.Dict):
+        return "MultiInputPolicy"
+    return "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
+
+
+def _maker(name: str, render_mode: str | None) -> Callable[[], gym.Env[Any, Any]]:
+    def make_one() -> gym.Env[Any, Any]:
+        try:
+            _quiet_mujoco(name)
+            with warnings.catch_warnings():
+                # The paper's v4 environments are out of date on purpose.
+                warnings.filterwarnings("ignore", r".*is out of date.*")
+                return Monitor(gym.make(name, render_mode=render_mode))
+        except gym.error.UnregisteredEnv as error:
+            raise WrongCall(f"environment {name!r} is unknown{_closest(name)}") from error
+        except Exception as error:
+            # Whatever its package raises: there is no run without the environment.
+            raise WrongCall(f"environment {name!r} cannot be made: {one_line(error)}") from error
+
+    return make_one
+
+
+def _quiet_mujoco(name: str) -> None:
+    """Keep MuJoCo's deprecations of Gymnasium's models from the screen, and a MUJOCO_LOG.TXT from the folder."""
+    spec = gym.registry.get(name)
+    if spec is not None and "mujoco" in str(spec.entry_point):
+        with contextlib.suppress(ImportError):
+            import mujoco  # type: ignore[import-untyped,unused-ignore]
+
+            mujoco.set_mju_user_warning(_pass_on)
+
+
+def _pass_on(message: str) -> None:
+    if "deprecated" not in message:
+        sys.stderr.write(f"MuJoCo: {message}\n")
+
+
+def _closest(name: str) -> str:
+    hint = suggestion(name, gym.registry)
+    return hint if "did you mean" in hint else "; check its name and version, or install the package that registers it"

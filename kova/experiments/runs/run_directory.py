@@ -1,0 +1,213 @@
+"""The directory of a run. Whatever is in it was written whole: to another name first, then moved into place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from kova.experiments.runs.config import RunConfig
+from kova.experiments.errors import WrongCall, one_line
+
+KEPT_CHECKPOINTS = 2
+#: The file with versions and machine.
+MADE_BY = "made_by.json"
+#: The folder of a sweep's directory that has its runs.
+RUNS = "runs"
+
+
+class Busy(WrongCall):
+    """Another process is training in the directory."""
+
+
+class RunDirectory:
+    """Where a run leaves its files.
+
+    Args:
+        path: The directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def config_file(self) -> Path:
+        """The configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints, one subfolder each, named by the frame."""
+        return self.path / "checkpoints"
+
+    def check_free(self) -> None:
+        """Refuse to write over what is there.
+
+        Raises:
+            WrongCall: It is there already, or cannot be looked at.
+        """
+        try:
+            run, there = self.config_file.is_file(), self.path.exists()
+        except (OSError, ValueError) as error:
+            raise WrongCall(f"{self.path} cannot be made: {one_line(error)}; choose another --run-dir") from None
+        if run:
+            raise WrongCall(f"{self.path} exists; continue it with --resume, or choose another --run-dir")
+        if there:
+            raise WrongCall(f"{self.path} exists and is not a run; choose another --run-dir")
+
+    def create(self, config: RunConfig) -> None:
+        """Make the directory with its configuration.
+
+        Raises:
+            WrongCall: It is there already, or cannot be made.
+        """
+        self.check_free()
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            (draft / "checkpoints").mkdir(parents=True)
+            (draft / "config.yaml").write_text(config.to_yaml())
+            draft.rename(self.path)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise WrongCall(f"{self.path} cannot be made: {error.strerror}; choose another --run-dir") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training here; the system lets go of the lock even if this one is killed.
+
+        Raises:
+            Busy: Another process has it.
+        """
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise Busy(f"{self.path} is being trained by another process; wait for it, or stop it") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_busy(self) -> bool:
+        """Say whether some process is training here now; looking leaves no trace."""
+        if not (self.path / ".lock").exists():
+            return False
+        try:
+            with self.locked():
+                return False
+        except Busy:
+            return True
+        except OSError:
+            # Nobody trains in what cannot be written.
+            return False
+
+    def config(self) -> RunConfig:
+        """Read the configuration.
+
+        Raises:
+            WrongCall: This is not the directory of a run.
+        """
+        if not self.config_file.is_file():
+            raise WrongCall(f"{self.path} is not a run: it has no config.yaml; name the directory that kova train made")
+        return RunConfig.from_yaml(self.config_file)
+
+    def write_status(self, state: str, **details: Any) -> None:
+        """Say in ``status.json`` how the run is doing: running, finished, interrupted or failed."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        write_whole(
+            self.path / "status.json",
+            json.dumps({"state": state, "updated": now, "pid": os.getpid(), **details}, indent=2),
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Return the content of ``status.json``, empty if there is none yet.
+
+        Raises:
+            ValueError: It is damaged.
+        """
+        try:
+            content = json.loads((self.path / "status.json").read_text())
+        except FileNotFoundError:
+            return {}
+        if not isinstance(content, dict):
+            raise ValueError(f"status.json is {content!r}, not a mapping")
+        return content
+
+    def is_finished(self) -> bool:
+        """Say whether the run is complete; a status that cannot be read does not say so."""
+        try:
+            return self.status().get("state") == "finished"
+        except (OSError, ValueError):
+            return False
+
+    @contextmanager
+    def new_checkpoint(self, step: int) -> Iterator[Path]:
+        """Yield a folder to fill; it becomes the checkpoint of that frame when the block ends without an error."""
+        draft = self.checkpoints / f".draft-{step}"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        yield draft
+        for file in draft.iterdir():
+            _sync(file)
+        final = self.checkpoints / f"{step:010d}"
+        if final.exists():
+            shutil.rmtree(draft)
+        else:
+            draft.rename(final)
+            _sync(self.checkpoints)
+        self.prune()
+
+    def latest_checkpoint(self) -> Path | None:
+        """Return the newest complete checkpoint."""
+        found = self._complete()
+        return found[-1] if found else None
+
+    def discard_drafts(self) -> None:
+        """Remove what a killed process was writing."""
+        for leftover in [
+            *self.checkpoints.glob(".draft-*"),
+            *self.checkpoints.glob(".old-*"),
+            *self.path.glob(".*.tmp"),
+        ]:
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+    def prune(self) -> None:
+        """Remove all but the newest checkpoints."""
+        for old in self._complete()[:-KEPT_CHECKPOINTS]:
+            # Renamed first: a kill in the middle of the removal must not leave half a checkpoint under its name.
+            doomed = old.with_name(f".old-{old.name}")
+            old.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+
+    def _complete(self) -> list[Path]:
+        return sorted(path for path in self.checkpoints.glob("[0-9]*") if path.is_dir())
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file at once, so that a reader sees the old or the new content and a kill leaves one of them."""
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        draft.write_text(text)
+        _sync(draft)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _sync(path: Path) -> None:
+    """Ask the system to put it on disk; not every file system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

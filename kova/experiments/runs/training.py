@@ -1,0 +1,277 @@
+"""Training, in parts: each ends with a checkpoint, and begins as it would after a kill.
+
+Every part seeds all random numbers from (seed, frame) and resets the environment. That is what makes a resumed run
+end with the same parameters as one that was never stopped, for any environment.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from kova.errors import CovarianceTooLarge
+from kova.experiments.runs import environments
+from kova.experiments.runs.config import ALGORITHMS, RunConfig, upstream_of
+from kova.experiments.runs.expressions import resolve
+from kova.experiments.runs.logs import STEP, MonitorCSV, make_logger
+from kova.experiments.runs.provenance import add_maker, provenance
+from kova.experiments.runs.run_directory import MADE_BY, RunDirectory
+from kova.experiments.errors import WrongCall, one_line
+
+MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
+
+
+class Interrupted(Exception):
+    """The user stopped the run; it can be resumed."""
+
+
+class _PartDone(Exception):
+    """The frames of this part are trained on."""
+
+
+def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
+    """Return the untrained model of a run.
+
+    Raises:
+        WrongCall: The settings do not go together, or not with the environment.
+    """
+    algorithm, critic = _algorithm(config)
+    _check_actions(config, env)
+    settings = resolve(config.algorithm)
+    if isinstance(settings.get("train_freq"), list):
+        settings["train_freq"] = tuple(settings["train_freq"])
+    if issubclass(ALGORITHMS[config.algo], OffPolicyAlgorithm):
+        # More room than there are frames would only make checkpoints larger.
+        settings["buffer_size"] = min(settings.get("buffer_size", 1_000_000), config.steps)
+    if "action_noise" in settings:
+        settings["action_noise"] = _action_noise(settings["action_noise"], env)
+    try:
+        return algorithm(
+            environments.policy_for(env),
+            env,
+            seed=config.seed,
+            policy_kwargs=resolve(config.policy) or None,
+            device=settings.pop("device", "cpu"),
+            **critic,
+            **settings,
+        )
+    except CovarianceTooLarge as error:
+        raise WrongCall(f"critic.covariance: {one_line(error)}") from error
+    except Exception as error:
+        # Upstream refuses what it cannot do with errors of many kinds; nothing has been trained or written yet.
+        raise WrongCall(f"{config.algo} on {config.env}: {one_line(error)}") from error
+
+
+def _algorithm(config: RunConfig) -> tuple[Callable[..., BaseAlgorithm], dict[str, Any]]:
+    """Return the class of a run and the arguments that only this library's classes take."""
+    settings = dict(resolve(config.critic))
+    optimizer = settings.pop("optimizer")
+    if optimizer == "upstream":
+        return upstream_of(config.algo), {}
+    passes = {f"critic_{name}": settings.pop(name) for name in ("epochs", "batch_size") if name in settings}
+    return ALGORITHMS[config.algo], {"critic": optimizer, "critic_kwargs": settings, **passes}
+
+
+def _check_actions(config: RunConfig, env: VecEnv) -> None:
+    """Name the algorithms that do, where the actions are of a kind that this one does not take."""
+    discrete = isinstance(env.action_space, spaces.Discrete)
+    if config.algo == "dqn" and not discrete:
+        raise WrongCall(
+            f"dqn needs a choice of actions and {config.env} has continuous ones; use ppo, trpo, a2c or ddpg"
+        )
+    if config.algo == "ddpg" and not isinstance(env.action_space, spaces.Box):
+        raise WrongCall(f"ddpg needs continuous actions and {config.env} has a choice; use ppo, trpo, a2c or dqn")
+
+
+def _action_noise(sigma: float | None, env: VecEnv) -> NormalActionNoise | None:
+    if sigma is None:
+        return None
+    size = env.action_space.shape or (1,)
+    return NormalActionNoise(np.zeros(size), np.full(size, float(sigma)))
+
+
+class Training:
+    """One run: build or restore, train part by part.
+
+    Args:
+        config: The run.
+        directory: Where it leaves its files; made when training begins.
+        watch: Makes the callbacks that show progress.
+
+    Raises:
+        WrongCall: The run cannot be built, or its checkpoint cannot be read.
+    """
+
+    def __init__(
+        self, config: RunConfig, directory: RunDirectory, watch: Callable[[], list[BaseCallback]] = list
+    ) -> None:
+        self.config, self.directory, self._watch = config, directory, watch
+        self._interrupted = False
+        checkpoint = directory.latest_checkpoint()
+        if checkpoint is None:
+            self.env = environments.normalized(environments.make(config), config)
+            self.model = build(config, self.env)
+        else:
+            self.model, self.env = load(config, checkpoint, to_train=True)
+
+    def run(self) -> BaseAlgorithm:
+        """Train to the end and return the model.
+
+        Raises:
+            Interrupted: Ctrl-C; a checkpoint was written.
+        """
+        done = self.model.num_timesteps
+        add_maker(
+            self.directory.path / MADE_BY, provenance(f"kova train --resume --run-dir {self.directory.path.name}")
+        )
+        logger, progress = make_logger(self.directory.path, done)
+        self.model.set_logger(logger)
+        monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)
+        callbacks = [monitor, *self._watch()]
+        try:
+            with self._ctrl_c():
+                while self.model.num_timesteps < self.config.steps and not self._interrupted:
+                    self._status("running")
+                    self._train_part(callbacks)
+                    # Before the checkpoint: a resumed run goes on after it and will not log these frames again.
+                    progress.flush()
+                    monitor.flush()
+                    self._checkpoint()
+        except KeyboardInterrupt:
+            self._status("interrupted")
+            raise
+        except BaseException as error:
+            self._status("failed", error=f"{type(error).__name__}: {one_line(error)}")
+            raise
+        finally:
+            for callback in callbacks[1:]:
+                callback.on_training_end()
+            logger.close()
+        if self._interrupted and self.model.num_timesteps < self.config.steps:
+            self._status("interrupted")
+            raise Interrupted
+        self._status("finished")
+        return self.model
+
+    def _train_part(self, callbacks: list[BaseCallback]) -> None:
+        model, done = self.model, self.model.num_timesteps
+        every = self.config.checkpoint_every
+        until = min((done // every + 1) * every, self.config.steps)
+        model.set_random_seed(part_seed(self.config.seed, done))
+        model._last_obs = None
+        stop = _Stop(until, lambda: self._interrupted)
+        with suppress(_PartDone):
+            model.learn(
+                self.config.steps - done, CallbackList([*callbacks, stop]), log_interval=1, reset_num_timesteps=False
+            )
+        # The measurements of the last update wait for a dump that would come with the next rollout.
+        model.logger.record(STEP, model.num_timesteps, exclude="tensorboard")
+        model.logger.dump(model.num_timesteps)
+
+    def _checkpoint(self) -> None:
+        with self.directory.new_checkpoint(self.model.num_timesteps) as folder:
+            self.model._last_obs = None
+            self.model.save(folder / MODEL)
+            if isinstance(self.env, VecNormalize):
+                self.env.save(str(folder / NORMALIZATION))
+            if isinstance(self.model, OffPolicyAlgorithm):
+                _end_trajectory(self.model)
+                self.model.save_replay_buffer(folder / REPLAY)
+
+    def _status(self, state: str, **details: Any) -> None:
+        self.directory.write_status(state, step=self.model.num_timesteps, steps=self.config.steps, **details)
+
+    @contextmanager
+    def _ctrl_c(self) -> Iterator[None]:
+        """Turn the first Ctrl-C into a checkpoint; a second one ends the process at once."""
+
+        def remember(number: int, frame: FrameType | None) -> None:
+            self._interrupted = True
+            signal.signal(signal.SIGINT, before)
+
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            signal.signal(signal.SIGINT, remember)
+        except ValueError:
+            # Not in the main thread: there is no Ctrl-C to catch.
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class _Stop(BaseCallback):
+    """Ends a part between two rollouts, when everything has been learnt from; at once when interrupted."""
+
+    def __init__(self, until: int, interrupted: Callable[[], bool]) -> None:
+        super().__init__()
+        self._until, self._interrupted = until, interrupted
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps >= self._until or self._interrupted():
+            raise _PartDone
+
+    def _on_step(self) -> bool:
+        return not self._interrupted()
+
+
+def load(
+    config: RunConfig, checkpoint: Path, render_mode: str | None = None, *, to_train: bool = False
+) -> tuple[BaseAlgorithm, VecEnv]:
+    """Return model and environment of a checkpoint, with its replay buffer if it is ``to_train``.
+
+    Raises:
+        WrongCall: It cannot be read.
+    """
+    saved = checkpoint / NORMALIZATION
+    if not saved.exists() and (config.normalize_observations or config.normalize_rewards):
+        raise WrongCall(f"the checkpoint {checkpoint} has no {NORMALIZATION}; {_way_out(checkpoint)}")
+    try:
+        env = environments.normalized(environments.make(config, render_mode), config, saved if saved.exists() else None)
+        upstream = config.critic["optimizer"] == "upstream"
+        algorithm = upstream_of(config.algo) if upstream else ALGORITHMS[config.algo]
+        model = algorithm.load(checkpoint / MODEL, env=env, device=config.algorithm.get("device", "cpu"))
+        if isinstance(model, OffPolicyAlgorithm) and to_train:
+            model.load_replay_buffer(checkpoint / REPLAY)
+    except WrongCall:
+        raise
+    except Exception as error:
+        raise WrongCall(
+            f"the checkpoint {checkpoint} cannot be read: {one_line(error)}; {_way_out(checkpoint)}"
+        ) from error
+    return model, env
+
+
+def _way_out(checkpoint: Path) -> str:
+    older = sorted(path.name for path in checkpoint.parent.glob("[0-9]*") if path.name < checkpoint.name)
+    if older:
+        return f"delete that folder to go on from {older[-1]}"
+    return "there is no older one: start the run anew in another --run-dir"
+
+
+def _end_trajectory(model: OffPolicyAlgorithm) -> None:
+    """Mark where the environment is about to be reset, so that no n-step return runs across."""
+    buffer = model.replay_buffer
+    if isinstance(buffer, ReplayBuffer) and (buffer.pos or buffer.full):
+        last = (buffer.pos - 1) % buffer.buffer_size
+        buffer.timeouts[last] = np.maximum(buffer.timeouts[last], 1.0 - buffer.dones[last])
+
+
+def part_seed(seed: int, frame: int) -> int:
+    """Return the seed of the part that begins at a frame."""
+    return int(np.random.SeedSequence([seed, frame]).generate_state(1)[0] % 2**31)

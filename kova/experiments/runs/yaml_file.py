@@ -1,0 +1,51 @@
+"""Dataclasses written as YAML by people: what is wrong with the file is one line."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kova.experiments.runs.expressions import suggestion
+from kova.experiments.errors import WrongCall, one_line
+
+
+def read_fields(path: Path, kind: type, needed: tuple[str, ...]) -> dict[str, Any]:
+    """Return the values a file gives for the fields of a dataclass.
+
+    Args:
+        path: The file.
+        kind: The dataclass.
+        needed: Fields that must be there.
+
+    Raises:
+        WrongCall: It cannot be read, is not a mapping, or has other names.
+    """
+    try:
+        content = yaml.load(path.read_text(), _UniqueKeys)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        # ValueError: not UTF-8, or a date that no calendar has.
+        raise WrongCall(f"{path} cannot be read: {one_line(error)}") from None
+    if not isinstance(content, dict):
+        raise WrongCall(f"{path} must have {', '.join(needed)}, each with its value; it has none of them")
+    known = [entry.name for entry in fields(kind)]
+    for name in content:
+        if name not in known:
+            raise WrongCall(f"{path} has {name!r}, which is unknown{suggestion(str(name), known)}")
+    for name in needed:
+        if name not in content:
+            raise WrongCall(f"{path} has no {name}; it must have {', '.join(needed)}")
+    return content
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a name that is given twice is an error: the first would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,48 @@
+"""Runs as processes of this machine, one thread each: no dependency, and a run that dies takes nothing with it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from kova.experiments.sweeps.engines.base import Outcome
+from kova.experiments.sweeps.engines.process import last_words, spawn
+
+
+class LocalEngine:
+    """Processes.
+
+    Args:
+        slots: How many at a time.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._running: dict[Path, subprocess.Popen[bytes]] = {}
+
+    def start(self, run: Path) -> None:
+        """Start a process for the run."""
+        self._running[run] = spawn(run)
+
+    def ended(self, timeout: float) -> list[Outcome]:
+        """Wait for processes to end."""
+        until = time.monotonic() + timeout
+        while True:
+            over = {run: process for run, process in self._running.items() if process.poll() is not None}
+            if over or time.monotonic() >= until:
+                break
+            time.sleep(0.05)
+        for run, process in over.items():
+            # Reaps it and closes the pipe.
+            process.communicate()
+            del self._running[run]
+        return [Outcome(run, process.returncode, last_words(run, process.returncode)) for run, process in over.items()]
+
+    def stop(self) -> None:
+        """Kill the processes."""
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.communicate()
+        self._running.clear()

@@ -1,0 +1,155 @@
+"""Bringing every run of a sweep to its end, whatever happens to the processes in between."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from kova.experiments.errors import WrongCall, one_line
+from kova.experiments.runs.logs import STEP, read_rows
+from kova.experiments.runs.run_directory import RunDirectory
+from kova.experiments.sweeps import worker
+from kova.experiments.sweeps.engines import Engine, Outcome
+from kova.experiments.sweeps.grid import PlannedRun
+
+State = Literal["waiting", "running", "finished", "failed"]
+
+#: Seconds until a run that another process is training is looked at again: doubled every time, up to the second.
+BUSY_PAUSE = (2.0, 60.0)
+
+
+@dataclass
+class Task:
+    """A run and how far it has come.
+
+    Attributes:
+        run: What to do.
+        path: Where.
+        state: How it is doing.
+        failures: In a row, without a new checkpoint in between.
+        kept: It was finished before this call.
+        message: Why it failed, or what it waits for.
+    """
+
+    run: PlannedRun
+    path: Path
+    state: State = "waiting"
+    failures: int = 0
+    kept: bool = False
+    message: str = ""
+    _reached: str = field(default="", repr=False)
+    _pause: float = field(default=0.0, repr=False)
+    _not_before: float = field(default=0.0, repr=False)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is waiting for nothing but its turn."""
+        return self.state == "waiting" and time.monotonic() >= self._not_before
+
+    def frames(self) -> int:
+        """Return how many frames it has trained on, as far as its log says."""
+        if self.state == "finished":
+            return self.run.config.steps
+        try:
+            rows = read_rows(self.path / "progress.csv") if self.state == "running" or self._reached else []
+            return int(float(rows[-1][STEP])) if rows else 0
+        except (OSError, ValueError, KeyError, csv.Error):
+            return 0
+
+    def progressed(self) -> bool:
+        """Say whether there is a newer checkpoint than there ever was."""
+        latest = RunDirectory(self.path).latest_checkpoint()
+        reached = "" if latest is None else latest.name
+        newer = reached > self._reached
+        self._reached = max(reached, self._reached)
+        return newer
+
+    def hold_back(self) -> None:
+        """Let the process that is training it go on for a while."""
+        first, longest = BUSY_PAUSE
+        self._pause = min(max(first, 2 * self._pause), longest)
+        self._not_before = time.monotonic() + self._pause
+        self.state, self.message = "waiting", "another process is training it"
+
+
+class Scheduler:
+    """Hands runs to an engine until each is finished or has failed too often.
+
+    A run that dies is begun again from its last checkpoint. Only failures without a new checkpoint in between count
+    against the limit: a machine that kills a process every hour does not end a run of a day.
+
+    Args:
+        runs: All runs of a sweep.
+        folder: Where their directories are.
+        engine: What executes them.
+        attempts: How often a run may fail in a row.
+    """
+
+    def __init__(self, runs: Sequence[PlannedRun], folder: Path, engine: Engine, attempts: int = 3) -> None:
+        self.tasks = [Task(run, folder / run.name) for run in runs]
+        self._engine, self._attempts = engine, attempts
+        for task in self.tasks:
+            task.progressed()
+            if RunDirectory(task.path).is_finished():
+                task.state, task.kept = "finished", True
+
+    def run(self, watch: Callable[[Sequence[Task]], None] = lambda tasks: None) -> None:
+        """Bring all runs to an end; ``watch`` is called about four times a second.
+
+        Whatever ends this call ends the processes it started.
+        """
+        try:
+            while any(task.state in ("waiting", "running") for task in self.tasks):
+                for task in self.tasks:
+                    if task.ready and self._running() < self._engine.slots:
+                        self._start(task)
+                watch(self.tasks)
+                outcomes = {outcome.run: outcome for outcome in self._engine.ended(timeout=0.25)}
+                for task in self.tasks:
+                    if task.path in outcomes:
+                        self._take(task, outcomes[task.path])
+            watch(self.tasks)
+        finally:
+            self._engine.stop()
+
+    def _running(self) -> int:
+        return sum(task.state == "running" for task in self.tasks)
+
+    def _start(self, task: Task) -> None:
+        directory = RunDirectory(task.path)
+        try:
+            if directory.is_busy():
+                task.hold_back()
+                return
+            if not directory.config_file.is_file():
+                directory.create(task.run.config)
+            self._engine.start(task.path)
+            task.state, task.message = "running", ""
+        except WrongCall:
+            task.state, task.message = (
+                "failed",
+                "its directory is there without a config.yaml; delete it and call again",
+            )
+        except OSError as error:
+            self._count_failure(task, one_line(error))
+
+    def _take(self, task: Task, outcome: Outcome) -> None:
+        """Note how an execution ended."""
+        # Its word, or what it left behind: on a network's disk the one may come before the other.
+        if outcome.code == worker.FINISHED or RunDirectory(task.path).is_finished():
+            task.state, task.message = "finished", ""
+        elif outcome.code == worker.BUSY:
+            task.hold_back()
+        elif outcome.code == worker.REFUSED:
+            task.state, task.message = "failed", outcome.message
+        else:
+            self._count_failure(task, outcome.message)
+
+    def _count_failure(self, task: Task, message: str) -> None:
+        task.failures = 0 if task.progressed() else task.failures + 1
+        task.state = "failed" if task.failures >= self._attempts else "waiting"
+        task.message = message

@@ -1,0 +1,1 @@
+"""The observation function h(u; θ) and its derivative ∂h/∂θ."""
