@@ -1,0 +1,1 @@
+"""A run: its settings, its environment, its training, and the files it leaves."""
