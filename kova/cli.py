@@ -38,9 +38,9 @@ class OneLineErrors(TyperGroup):
             code = 130
         except Exception as error:
             # Imported here: --help must not wait for Stable-Baselines3.
-            from kova.experiments.errors import WrongCall, one_line
+            from kova.experiments.errors import UsageError, one_line
 
-            if isinstance(error, WrongCall):
+            if isinstance(error, UsageError):
                 _fail(one_line(error), 2)
             _fail(f"failed: {type(error).__name__}: {one_line(error)}", 1)
         raise SystemExit(code if isinstance(code, int) else 0)
@@ -130,8 +130,8 @@ def train(
     """
     from kova.experiments.commands import train as train_command
 
-    asked = train_command.Asked(algo, env, critic, preset, steps, seed, tuple(settings or ()), run_dir)
-    train_command.run(asked, resume=resume, console=_console())
+    request = train_command.TrainRequest(algo, env, critic, preset, steps, seed, tuple(settings or ()), run_dir)
+    train_command.run(request, resume=resume, console=_console())
 
 
 @app.command(

@@ -168,7 +168,7 @@ class KOVA(torch.optim.Optimizer):
         alpha = self._alpha(self.steps + 1)
         # Subtracted in the wider of the two types: near a large value float32 has no room for a small difference.
         delta = (y - jacobian.values).to(self.dtype)
-        P = self.evolution.predict(self.covariance.predict(jacobian))
+        P = self.evolution.predict(self.covariance.seen_by(jacobian))
         gram = P.gram(self.dtype)
         batch = Batch(delta.clone(), predicted=gram.diagonal(), memory=self._noise_memory, **known)
         P_n = ObservationNoise.of(self.noise.covariance(batch) if noise is None else noise, like=delta)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import kova
-from kova.linearisation.jacobian import Jacobian, LinearBlock, RowsBlock
+from kova.linearisation.jacobian import DenseColumns, Jacobian, LinearColumns
 from kova.linearisation.observation import Observation
 
 
@@ -62,7 +62,7 @@ def test_a_stack_of_linear_layers_factorises(sizes, samples, bias, seed):
     for fan_in, fan_out in zip(sizes, [*sizes[1:], 1], strict=True):
         layers += [nn.Linear(fan_in, fan_out, bias=bias), nn.Tanh()]
     jacobian, _ = linearised(nn.Sequential(*layers).double(), torch.randn(samples, sizes[0]).double())
-    assert set(kinds(jacobian)) == {LinearBlock}
+    assert set(kinds(jacobian)) == {LinearColumns}
 
 
 @pytest.mark.parametrize("frozen", ["0.weight", "0.bias", "2.weight", "2.bias", "4.bias"])
@@ -70,7 +70,7 @@ def test_frozen_parameters_have_no_columns(frozen):
     critic = mlp()
     critic.get_parameter(frozen).requires_grad_(False)
     jacobian, expected = linearised(critic, batch()[0])
-    assert set(kinds(jacobian)) == {LinearBlock}
+    assert set(kinds(jacobian)) == {LinearColumns}
     assert jacobian.dim == expected.shape[1] == sum(p.numel() for p in critic.parameters() if p.requires_grad)
 
 
@@ -205,12 +205,12 @@ class Recurrent(nn.Module):
 def test_what_does_not_factorise_is_still_right(critic):
     torch.manual_seed(0)
     jacobian, _ = linearised(critic().double(), batch()[0])
-    assert RowsBlock in kinds(jacobian)
+    assert DenseColumns in kinds(jacobian)
 
 
 def test_a_subclass_of_linear_is_not_taken_for_one():
     jacobian, _ = linearised(Doubled(INPUTS, 1).double(), batch()[0])
-    assert kinds(jacobian) == [RowsBlock, RowsBlock]
+    assert kinds(jacobian) == [DenseColumns, DenseColumns]
 
 
 @pytest.mark.parametrize("trained", ["all", "weight", "bias"])
@@ -268,7 +268,7 @@ def test_a_convolution_with_groups_and_an_inplace_activation():
     torch.manual_seed(0)
     critic = nn.Sequential(nn.Conv2d(2, 4, 2, groups=2), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 1))
     jacobian, _ = linearised(critic.double(), torch.randn(5, 2, 3, 3).double())
-    assert kinds(jacobian) == [RowsBlock, RowsBlock, LinearBlock]
+    assert kinds(jacobian) == [DenseColumns, DenseColumns, LinearColumns]
 
 
 def test_inputs_may_be_nested():
@@ -383,7 +383,7 @@ def test_memoryless_never_forms_the_jacobian(monkeypatch):
         raise AssertionError("J was formed")
 
     monkeypatch.setattr(Jacobian, "transposed", refuse)
-    monkeypatch.setattr(LinearBlock, "write_transposed", refuse)
+    monkeypatch.setattr(LinearColumns, "write_transposed", refuse)
     optimizer = kova.KOVA(mlp(), evolution=kova.Memoryless(0.1))
     optimizer.step(*batch())
     optimizer.predict(batch()[0])

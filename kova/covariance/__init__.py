@@ -88,7 +88,7 @@ _PLAIN: Mapping[str, _Structure] = {
 _SIZED: Mapping[str, type[Block | LowRank]] = {kind.name: kind for kind in (Block, LowRank)}
 
 #: What "auto" tries and an error suggests, the most faithful first.
-_BY_FAITH = tuple(_PLAIN[name] for name in ("full", "layer", "neuron", "diagonal"))
+_MOST_FAITHFUL_FIRST = tuple(_PLAIN[name] for name in ("full", "layer", "neuron", "diagonal"))
 
 
 def make(
@@ -112,7 +112,7 @@ def make(
     if not isinstance(covariance, str):
         raise TypeError(f"covariance must be a name or a kova.covariance.Covariance, got {covariance!r}")
     structure = _parse(covariance)
-    parameters = (structure or _BY_FAITH[0]).parameters_of(critic)
+    parameters = (structure or _MOST_FAITHFUL_FIRST[0]).parameters_of(critic)
     layout, device = Layout.of(parameters), next(iter(parameters.values())).device
     variance = _predicted_prior(evolution, settings.prior_variance)
     if not evolution.keeps_memory:
@@ -122,8 +122,8 @@ def make(
     available = memory.available_bytes(device) if settings.memory_budget is None else settings.memory_budget
     room = available // settings.dtype.itemsize
     if structure is None:
-        affordable = (s for s in _BY_FAITH if s.cost(layout).flops * TYPICAL_BATCH <= settings.flop_budget)
-        structure = next((s for s in affordable if s.cost(layout).numbers <= room), _BY_FAITH[-1])
+        affordable = (s for s in _MOST_FAITHFUL_FIRST if s.cost(layout).flops * TYPICAL_BATCH <= settings.flop_budget)
+        structure = next((s for s in affordable if s.cost(layout).numbers <= room), _MOST_FAITHFUL_FIRST[-1])
     if structure.cost(layout).numbers > room:
         _refuse(structure, layout, settings.dtype, available)
     return parameters, structure.build(layout, settings.prior_variance, settings.dtype, device)
@@ -169,7 +169,7 @@ def _checked_instance(
 
 def _refuse(structure: _Structure, layout: Layout, dtype: torch.dtype, available: int) -> NoReturn:
     wanted = structure.cost(layout).numbers * dtype.itemsize
-    fitting = [s for s in _BY_FAITH if s.cost(layout).numbers * dtype.itemsize <= available]
+    fitting = [s for s in _MOST_FAITHFUL_FIRST if s.cost(layout).numbers * dtype.itemsize <= available]
     advice = "evolution=kova.Memoryless(eta) needs no matrix"
     if fitting:
         smaller = memory.human(fitting[0].cost(layout).numbers * dtype.itemsize)

@@ -51,7 +51,7 @@ class Covariance(ABC):
         return trainable(module)
 
     @abstractmethod
-    def predict(self, jacobian: Jacobian) -> Prediction:
+    def seen_by(self, jacobian: Jacobian) -> Prediction:
         """Return P_{t-1|t-1} as the batch behind ``jacobian`` sees it."""
 
     @abstractmethod

@@ -68,7 +68,7 @@ class Blockwise(Covariance):
         """Return (…, d) numbers in the order of θ."""
         return stored
 
-    def predict(self, jacobian: Jacobian) -> BlockwisePrediction:
+    def seen_by(self, jacobian: Jacobian) -> BlockwisePrediction:
         """Return P_{t-1|t-1} as the batch behind ``jacobian`` sees it."""
         return BlockwisePrediction(self, jacobian, self.store_order(jacobian))
 

@@ -12,7 +12,7 @@ from kova.covariance.blockwise import Blockwise
 from kova.covariance.layout import Layout, Slot, unit_order
 from kova.covariance.storage.batched import BatchedPart
 from kova.covariance.storage.part import Part
-from kova.linearisation.jacobian import Jacobian, LinearBlock
+from kova.linearisation.jacobian import Jacobian, LinearColumns
 
 
 class Neuron(Blockwise):
@@ -45,8 +45,8 @@ class Neuron(Blockwise):
         for group in self._groups:
             units, width = _shape(group)
             written = out[start : start + units * width]
-            block = jacobian.block_at(group[0].start)
-            if isinstance(block, LinearBlock) and block.size == len(written):
+            block = jacobian.columns_at(group[0].start)
+            if isinstance(block, LinearColumns) and block.size == len(written):
                 block.write_units(written.view(units, width, -1))
             else:
                 whole = jacobian.transposed() if whole is None else whole

@@ -49,7 +49,7 @@ class Spherical(Covariance):
         """Nothing is stored."""
         return 0
 
-    def predict(self, jacobian: Jacobian) -> SphericalPrediction:
+    def seen_by(self, jacobian: Jacobian) -> SphericalPrediction:
         """Return P as the batch behind ``jacobian`` sees it."""
         return SphericalPrediction(self.prior_variance, self.variance, jacobian)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class WrongCall(ValueError):
+class UsageError(ValueError):
     """What the user asked for cannot be done; the message says what to do."""
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Block(ABC):
+class Columns(ABC):
     """The columns of J that belong to some consecutive parameters.
 
     Attributes:
@@ -37,7 +37,7 @@ class Block(ABC):
         """Return Jᵀ weights, (size,), for weights (N,), in their dtype."""
 
 
-class LinearBlock(Block):
+class LinearColumns(Columns):
     """A Linear layer called once: its Jacobian row for unit o is g_o · (a, 1).
 
     Args:
@@ -91,7 +91,7 @@ class LinearBlock(Block):
         return torch.cat([*parts, weighted.sum(0)]) if self.bias else parts[0]
 
 
-class RowsBlock(Block):
+class DenseColumns(Columns):
     """Per-sample derivatives as they are.
 
     Args:
@@ -129,18 +129,18 @@ class Jacobian:
         dtype: Of the derivatives.
     """
 
-    def __init__(self, blocks: Sequence[Block], values: Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, blocks: Sequence[Columns], values: Tensor, dtype: torch.dtype) -> None:
         self.blocks = list(blocks)
         self.values = values
         self.dtype = dtype
         self.dim = sum(block.size for block in self.blocks)
 
-    def block_at(self, start: int) -> Block | None:
+    def columns_at(self, start: int) -> Columns | None:
         """Return the block whose first column is ``start``, if one begins there."""
         return self._starts.get(start)
 
     @cached_property
-    def _starts(self) -> dict[int, Block]:
+    def _starts(self) -> dict[int, Columns]:
         starts = accumulate((block.size for block in self.blocks[:-1]), initial=0)
         return dict(zip(starts, self.blocks, strict=True))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from kova.linearisation.jacobian import Block, LinearBlock, RowsBlock
+from kova.linearisation.jacobian import Columns, DenseColumns, LinearColumns
 
 #: (input, gradient of the output), each with N as its first dimension.
 Call = tuple[Tensor, Tensor]
@@ -19,7 +19,7 @@ Call = tuple[Tensor, Tensor]
 Rule = Callable[[nn.Module, Tensor, Tensor], dict[str, Tensor]]
 
 
-def layer_block(layer: nn.Module, calls: Sequence[Call], optimised: Collection[str], dtype: torch.dtype) -> Block:
+def layer_columns(layer: nn.Module, calls: Sequence[Call], optimised: Collection[str], dtype: torch.dtype) -> Columns:
     """Return the columns of J for the optimised parameters of one layer, weight first.
 
     Args:
@@ -30,7 +30,7 @@ def layer_block(layer: nn.Module, calls: Sequence[Call], optimised: Collection[s
     """
     if type(layer) is nn.Linear and len(calls) == 1 and calls[0][0].dim() == 2:
         activation, gradient = (side.to(dtype) for side in calls[0])
-        return LinearBlock(activation, gradient, weight="weight" in optimised, bias="bias" in optimised)
+        return LinearColumns(activation, gradient, weight="weight" in optimised, bias="bias" in optimised)
     rule = RULES[type(layer)]
     found = [rule(layer, given.to(dtype) if given.is_floating_point() else given, g.to(dtype)) for given, g in calls]
     parts = [
@@ -38,7 +38,7 @@ def layer_block(layer: nn.Module, calls: Sequence[Call], optimised: Collection[s
         for name in ("weight", "bias")
         if name in optimised
     ]
-    return RowsBlock(torch.cat(parts, dim=1))
+    return DenseColumns(torch.cat(parts, dim=1))
 
 
 def applies(layer: nn.Module) -> bool:

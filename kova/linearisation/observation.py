@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from kova import _checks
 from kova._checks import Inputs
 from kova.linearisation import layer_rules as rules
-from kova.linearisation.jacobian import Block, Jacobian, RowsBlock
+from kova.linearisation.jacobian import Columns, DenseColumns, Jacobian
 
 #: Numbers of a per-sample gradient that torch.func may hold at once.
 CHUNK_NUMBERS = 2**25
@@ -131,7 +131,7 @@ class Observation:
         by_layer = self._layer_blocks(usable, output, dtype)
         rest = [name for name, parameter in self.parameters.items() if id(parameter) not in by_layer]
         rows, loop = self._rest(rest, inputs, output, dtype, loop=plan.loop) if rest else ({}, False)
-        blocks: list[Block] = []
+        blocks: list[Columns] = []
         owners: list[nn.Module | None] = []
         for name, parameter in self.parameters.items():
             owner, block = (None, rows[name]) if name in rows else by_layer[id(parameter)]
@@ -144,7 +144,7 @@ class Observation:
 
     def _layer_blocks(
         self, usable: dict[nn.Module, list[tuple[Tensor, Tensor]]], output: Tensor, dtype: torch.dtype
-    ) -> dict[int, tuple[nn.Module, Block]]:
+    ) -> dict[int, tuple[nn.Module, Columns]]:
         """Return layer and block for every parameter of the usable layers, by the parameter's id."""
         if not usable:
             return {}
@@ -152,17 +152,17 @@ class Observation:
         # The graph is kept for the loop over samples and for the check.
         found = torch.autograd.grad(output, outs, torch.ones_like(output), allow_unused=True, retain_graph=True)
         gradients = iter([torch.zeros_like(out) if g is None else g for g, out in zip(found, outs, strict=True)])
-        blocks: dict[int, tuple[nn.Module, Block]] = {}
+        blocks: dict[int, tuple[nn.Module, Columns]] = {}
         for layer, calls in usable.items():
             pairs = [(given, next(gradients)) for given, _ in calls]
             own = self._own[layer]
-            block = rules.layer_block(layer, pairs, own.keys(), dtype)
+            block = rules.layer_columns(layer, pairs, own.keys(), dtype)
             blocks.update(dict.fromkeys(own.values(), (layer, block)))
         return blocks
 
     def _rest(
         self, names: list[str], inputs: Inputs, output: Tensor, dtype: torch.dtype, *, loop: bool
-    ) -> tuple[dict[str, Block], bool]:
+    ) -> tuple[dict[str, Columns], bool]:
         """Return the blocks of parameters without a rule, and whether it took a loop over the samples."""
         if not loop:
             try:
@@ -174,7 +174,7 @@ class Observation:
                 pass
         return self._rows_by_loop(names, output, dtype), True
 
-    def _rows_by_func(self, names: list[str], inputs: Inputs, values: Tensor, dtype: torch.dtype) -> dict[str, Block]:
+    def _rows_by_func(self, names: list[str], inputs: Inputs, values: Tensor, dtype: torch.dtype) -> dict[str, Columns]:
         caller = _Caller(self.module, self.function)
         fixed = {f"module.{name}": p.detach() for name, p in self.parameters.items() if name not in names}
 
@@ -189,16 +189,16 @@ class Observation:
         tolerance = _tolerance(values.dtype)
         if not torch.allclose(again, values, rtol=tolerance, atol=tolerance * float(values.abs().max()) + 1e-6):
             raise ValueError(COUPLED)
-        return {name: RowsBlock(rows[f"module.{name}"].reshape(len(values), -1).to(dtype)) for name in names}
+        return {name: DenseColumns(rows[f"module.{name}"].reshape(len(values), -1).to(dtype)) for name in names}
 
-    def _rows_by_loop(self, names: list[str], output: Tensor, dtype: torch.dtype) -> dict[str, Block]:
+    def _rows_by_loop(self, names: list[str], output: Tensor, dtype: torch.dtype) -> dict[str, Columns]:
         parameters = [self.parameters[name] for name in names]
         rows: list[list[Tensor]] = [[] for _ in names]
         for value in output.unbind():
             found = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
             for row, gradient, parameter in zip(rows, found, parameters, strict=True):
                 row.append((torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1).to(dtype))
-        return {name: RowsBlock(torch.stack(row)) for name, row in zip(names, rows, strict=True)}
+        return {name: DenseColumns(torch.stack(row)) for name, row in zip(names, rows, strict=True)}
 
     def _disagreeing(
         self, jacobian: Jacobian, owners: Sequence[nn.Module | None], output: Tensor

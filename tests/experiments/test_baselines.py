@@ -19,7 +19,7 @@ from kova.experiments.baselines import (
     KTD,
     LSTD,
     XKTD,
-    AdamCritic,
+    AdamLearner,
     AdaptiveDrift,
     ColouredGPTD,
     Drift,
@@ -35,7 +35,7 @@ from kova.experiments.problems import (
     Garnet,
     LinearGaussian,
     LinearQuadratic,
-    RandomWalk,
+    RandomWalkChain,
     Trajectory,
     joined,
 )
@@ -145,7 +145,7 @@ def test_lstd_0_of_a_table_is_the_value_of_the_empirical_chain() -> None:
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.3])
-@pytest.mark.parametrize(("problem", "gamma"), [(BoyanChain(), 1.0), (RandomWalk(states=7, gamma=0.9), 0.9)])
+@pytest.mark.parametrize(("problem", "gamma"), [(BoyanChain(), 1.0), (RandomWalkChain(states=7, gamma=0.9), 0.9)])
 def test_lstd_1_is_ridge_regression_on_returns(problem: Problem, gamma: float, ridge: float) -> None:
     batch = gather(problem, 30)
     learner = LSTD(problem.dimension, gamma, 1.0, ridge)
@@ -157,7 +157,7 @@ def test_lstd_1_is_ridge_regression_on_returns(problem: Problem, gamma: float, r
 
 
 def test_lstd_does_not_care_how_the_stream_is_cut_into_updates() -> None:
-    episode = RandomWalk().episode(np.random.default_rng(0))
+    episode = RandomWalkChain().episode(np.random.default_rng(0))
     whole, pieces = LSTD(19, 1.0, 0.7), LSTD(19, 1.0, 0.7)
     whole.update(episode)
     for start in range(0, len(episode), 10):
@@ -177,7 +177,7 @@ def test_lstd_does_not_care_how_the_stream_is_cut_into_updates() -> None:
 
 @pytest.mark.parametrize("trace_decay", [0.0, 0.5, 1.0])
 def test_lstd_finds_the_exact_fixed_point(trace_decay: float) -> None:
-    problem = RandomWalk(states=5)
+    problem = RandomWalkChain(states=5)
     rng = np.random.default_rng(1)
     learner = LSTD(3, 1.0, trace_decay)
     learner.update(joined([problem.roll_out(rng) for _ in range(3000)]).through(aggregate))
@@ -210,7 +210,7 @@ def test_lstd_recovers_the_quadratic_value_of_lqr() -> None:
 
 @pytest.mark.parametrize("trace_decay", [0.0, 0.6])
 def test_td_converges_to_its_fixed_point(trace_decay: float) -> None:
-    problem = RandomWalk(states=5)
+    problem = RandomWalkChain(states=5)
     rng = np.random.default_rng(2)
     batch = joined([problem.roll_out(rng) for _ in range(2000)]).through(aggregate)
     learner = TDLambda(3, 1.0, trace_decay, lambda step: 10.0 / (200.0 + step))
@@ -222,7 +222,7 @@ def test_td_converges_to_its_fixed_point(trace_decay: float) -> None:
 
 
 def test_td_of_a_table_converges_to_the_values() -> None:
-    problem = RandomWalk(states=5)
+    problem = RandomWalkChain(states=5)
     learner = TDLambda(5, 1.0, 0.3, lambda step: 20.0 / (200.0 + step))
     learner.update(gather(problem, 2000))
     assert problem.evaluation.rmse(learner.predict(torch.eye(5)).mean) < 0.05
@@ -258,7 +258,7 @@ def test_baird_td_diverges_and_lstd_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "episodes"), [(RandomWalk(states=5, gamma=0.9), 15), (LinearGaussian(gamma=0.9), 3)]
+    ("problem", "episodes"), [(RandomWalkChain(states=5, gamma=0.9), 15), (LinearGaussian(gamma=0.9), 3)]
 )
 def test_white_gptd_is_its_batch_posterior(problem: Problem, episodes: int) -> None:
     batch = gather(problem, episodes)
@@ -283,7 +283,7 @@ def test_white_gptd_is_the_exact_posterior_of_a_draw_from_its_prior() -> None:
     torch.testing.assert_close(learner.covariance, exact.covariance)
 
 
-@pytest.mark.parametrize("problem", [BoyanChain(), RandomWalk(states=7, gamma=0.9)])
+@pytest.mark.parametrize("problem", [BoyanChain(), RandomWalkChain(states=7, gamma=0.9)])
 def test_coloured_gptd_is_bayesian_regression_on_returns(problem: Problem) -> None:
     batch = gather(problem, 20)
     learner = ColouredGPTD(problem.dimension, problem.gamma, NOISE, PRIOR)
@@ -300,7 +300,7 @@ def test_coloured_gptd_is_bayesian_regression_on_returns(problem: Problem) -> No
 def test_coloured_gptd_of_cut_episodes_is_its_batch_posterior() -> None:
     """Correlated noise with covariance σ²HHᵀ, H being T by T + 1 where an episode was cut."""
     problem = Garnet(length=12, random_features=4)
-    batch = joined([gather(problem, 3), RandomWalk(states=3).roll_out(np.random.default_rng(0)).through(_four)])
+    batch = joined([gather(problem, 3), RandomWalkChain(states=3).roll_out(np.random.default_rng(0)).through(_four)])
     learner = ColouredGPTD(4, problem.gamma, NOISE, PRIOR)
     learner.update(batch)
     H = differences(batch, problem.gamma)
@@ -443,7 +443,7 @@ def test_ktd_of_a_network_with_a_narrow_prior_is_the_extended_filter() -> None:
 
 
 def test_xktd_learns_a_network() -> None:
-    problem, critic = RandomWalk(states=5), small_network()
+    problem, critic = RandomWalkChain(states=5), small_network()
     initial = nn.utils.parameters_to_vector(critic.parameters())
     learner = XKTD(initial, 1.0, 0.3, 0.05, AdaptiveDrift(1e-4), critic_value(critic))
     rng = np.random.default_rng(0)
@@ -458,10 +458,10 @@ def test_xktd_learns_a_network() -> None:
 
 @pytest.mark.parametrize("trace_decay", [0.0, 1.0])
 def test_adam_reaches_the_values(trace_decay: float) -> None:
-    problem = RandomWalk(states=5)
+    problem = RandomWalkChain(states=5)
     critic = nn.Linear(5, 1, bias=False).double()
     nn.init.zeros_(critic.weight)
-    learner = AdamCritic(critic, 1.0, trace_decay, learning_rate=0.01)
+    learner = AdamLearner(critic, 1.0, trace_decay, learning_rate=0.01)
     rng = np.random.default_rng(0)
     for _ in range(200):
         learner.update(joined([problem.episode(rng) for _ in range(5)]))
@@ -471,7 +471,7 @@ def test_adam_reaches_the_values(trace_decay: float) -> None:
 
 
 def test_labels_are_returns_at_lambda_1_and_bootstrapped_rewards_at_0() -> None:
-    problem = RandomWalk(states=5, gamma=0.9)
+    problem = RandomWalkChain(states=5, gamma=0.9)
     batch = gather(problem, 3)
     critic = nn.Linear(5, 1).double()
     torch.testing.assert_close(lambda_labels(critic, batch, 0.9, 1.0), returns(batch, 0.9))
@@ -488,7 +488,7 @@ LEARNERS: dict[str, Callable[[], Learner]] = {
     "coloured GPTD": lambda: ColouredGPTD(5, 1.0, NOISE),
     "KTD": lambda: KTD(torch.zeros(5), 1.0, NOISE),
     "XKTD": lambda: XKTD(torch.zeros(5), 1.0, NOISE),
-    "Adam": lambda: AdamCritic(nn.Linear(5, 1), 1.0, 1.0),
+    "Adam": lambda: AdamLearner(nn.Linear(5, 1), 1.0, 1.0),
 }
 
 
@@ -496,9 +496,9 @@ LEARNERS: dict[str, Callable[[], Learner]] = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_one_interface(make: Callable[[], Learner], dtype: torch.dtype) -> None:
     learner = make()
-    if isinstance(learner, AdamCritic):
+    if isinstance(learner, AdamLearner):
         learner.critic.to(dtype)
-    episode = RandomWalk(states=5).episode(np.random.default_rng(0)).to(dtype)
+    episode = RandomWalkChain(states=5).episode(np.random.default_rng(0)).to(dtype)
     before = episode.inputs.clone(), episode.rewards.clone()
     learner.update(episode)
     estimate = learner.predict(torch.eye(5, dtype=dtype))

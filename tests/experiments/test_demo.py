@@ -44,6 +44,6 @@ def test_a_rollout_is_recorded_as_the_buffer_had_it():
     assert rollout.rewards.shape == rollout.ended.shape == (2_048,)
     # An untrained cart ends an episode about every twenty steps.
     assert 40 < int(rollout.ended.sum()) < 200
-    explained, seconds = critic_passes.replay(critic_passes.Arm(5, 64), rollouts * 2)
+    explained, seconds = critic_passes.replay(critic_passes.CriticFit(5, 64), rollouts * 2)
     assert explained[1] > explained[0] + 0.1
     assert seconds > 0.0

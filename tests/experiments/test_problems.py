@@ -26,7 +26,7 @@ from kova.experiments.problems import (
     MountainCar,
     Problem,
     PuddleWorld,
-    RandomWalk,
+    RandomWalkChain,
     Trajectory,
     joined,
     mountain_car,
@@ -150,7 +150,7 @@ def test_visits_match_their_frequencies() -> None:
     batch = sampled(problem, 30_000)
     frequency = torch.bincount(batch.inputs.long().squeeze(1), minlength=30) / len(batch)
     assert float((frequency - problem.evaluation.weights).abs().max()) < 0.01
-    walk = RandomWalk(states=5)
+    walk = RandomWalkChain(states=5)
     share = visiting_distribution(walk.chain.transitions, walk.chain.start)
     np.testing.assert_allclose(share, np.array([1, 2, 3, 2, 1]) / 9)
 
@@ -273,7 +273,7 @@ def test_misshapen_trajectory_is_refused(name: str, value: Tensor) -> None:
 
 
 def test_trajectory_in_another_dtype() -> None:
-    batch = RandomWalk().episode(np.random.default_rng(0)).to(torch.float32)
+    batch = RandomWalkChain().episode(np.random.default_rng(0)).to(torch.float32)
     assert batch.inputs.dtype == batch.next_inputs.dtype == batch.rewards.dtype == torch.float32
     assert batch.terminated.dtype == torch.bool
 
@@ -282,10 +282,10 @@ def test_wrong_calls() -> None:
     with pytest.raises(ValueError, match="at least one"):
         joined([])
     with pytest.raises(ValueError, match="states must be odd"):
-        RandomWalk(states=4)
+        RandomWalkChain(states=4)
     with pytest.raises(ValueError, match="separate classes"):
         stationary_distribution(np.eye(2, 3))
     half = np.full(2, 0.5)
     with pytest.raises(ValueError, match="transitions must sum"):
         Chain(np.zeros((2, 3)), np.zeros((2, 3)), half, np.eye(2), half)
-    assert isinstance(RandomWalk().evaluation, Evaluation)
+    assert isinstance(RandomWalkChain().evaluation, Evaluation)

@@ -87,14 +87,14 @@ def test_a_cluster_that_loses_a_node_gives_the_local_results(fetch, cluster, swe
         # What is trained elsewhere does not show here; to import alone takes some seconds.
         return time.monotonic() - begun > 4.0 if fetch else any(map(has_checkpoint, sweeps.runs(tmp_path)))
 
-    def lose_the_node(tasks) -> None:
-        if not killed and sum(task.state == "running" for task in tasks) == 2 and in_the_middle():
+    def lose_the_node(jobs) -> None:
+        if not killed and sum(job.state == "running" for job in jobs) == 2 and in_the_middle():
             cluster.remove_node(node, allow_graceful=False)
             killed.append(node)
 
     scheduler.run(lose_the_node)
     assert killed, "the sweep was over before a node could be lost"
-    assert [task.state for task in scheduler.tasks] == ["finished"] * 4
+    assert [job.state for job in scheduler.jobs] == ["finished"] * 4
     assert_same_sweep(tmp_path, local)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import kova
-from kova.experiments.errors import WrongCall
+from kova.experiments.errors import UsageError
 from kova.experiments.runs import ranges
 from kova.experiments.runs.config import ALGORITHMS, RunConfig, settable
 from kova.experiments.runs.expressions import resolve
@@ -58,7 +58,7 @@ def test_code_is_refused_and_not_run(text: str, tmp_path: Path, monkeypatch):
     with pytest.raises(ValueError, match=r"cannot be read|is unknown|not a number"):
         resolve(text)
     config = RunConfig.from_preset("ppo", "CartPole-v1")
-    with pytest.raises(WrongCall):
+    with pytest.raises(UsageError):
         config.with_overrides([f"critic.evolution={text}"])
     assert list(tmp_path.iterdir()) == []
 

@@ -22,12 +22,12 @@ from killed_runs import assert_same
 from typer.testing import CliRunner
 
 from kova.cli import app
-from kova.experiments.errors import WrongCall
+from kova.experiments.errors import UsageError
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.sweeps.engines import LocalEngine, make
 from kova.experiments.sweeps.grid import PlannedRun, Sweep, shipped_sweeps
-from kova.experiments.sweeps.scheduler import Scheduler, Task
+from kova.experiments.sweeps.scheduler import Job, Scheduler
 
 runner = CliRunner()
 
@@ -183,14 +183,14 @@ def test_a_critic_too_large_for_this_machine_now_is_left_to_the_one_that_trains_
 def test_a_name_that_is_there_twice_is_not_lost_without_a_word(tmp_path):
     path = sweeps.write(tmp_path / "s.yaml")
     path.write_text(path.read_text().replace("  KOVA:", "  Adam:"))
-    with pytest.raises(WrongCall, match="'Adam' is there twice"):
+    with pytest.raises(UsageError, match="'Adam' is there twice"):
         Sweep.from_file(path)
 
 
 def test_a_date_that_no_calendar_has_is_one_line(tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text("description: 2020-13-45\n")
-    with pytest.raises(WrongCall, match=r"s\.yaml cannot be read: month must be in 1\.\.12"):
+    with pytest.raises(UsageError, match=r"s\.yaml cannot be read: month must be in 1\.\.12"):
         Sweep.from_file(path)
 
 
@@ -323,14 +323,14 @@ def test_a_run_that_another_process_trains_is_waited_for(done, tmp_path):
     with ExitStack() as held:
         held.enter_context(RunDirectory(run).locked())
 
-        def watch(tasks: Sequence[Task]) -> None:
-            waits.append(tasks[0].message)
+        def watch(jobs: Sequence[Job]) -> None:
+            waits.append(jobs[0].message)
             if len(waits) == 4:
                 held.close()
 
         scheduler.run(watch)
     assert waits[:4] == ["another process is training it"] * 4
-    assert [task.state for task in scheduler.tasks] == ["finished", "finished"]
+    assert [job.state for job in scheduler.jobs] == ["finished", "finished"]
 
 
 def test_a_damaged_directory_fails_alone(done, tmp_path):
@@ -343,19 +343,19 @@ def test_a_damaged_directory_fails_alone(done, tmp_path):
     (second / "progress.csv").write_bytes(b"\xff\xfe")
     scheduler = Scheduler(sweep.runs(), tmp_path / "runs", LocalEngine(1), attempts=1)
     scheduler.run()
-    assert [task.state for task in scheduler.tasks] == ["failed", "failed"]
-    assert "config.yaml" in scheduler.tasks[0].message
-    assert scheduler.tasks[1].frames() == 0
+    assert [job.state for job in scheduler.jobs] == ["failed", "failed"]
+    assert "config.yaml" in scheduler.jobs[0].message
+    assert scheduler.jobs[1].frames() == 0
 
 
 def test_a_run_whose_settings_cannot_work_says_why_and_is_not_tried_again(tmp_path):
     path = sweeps.write(tmp_path / "s.yaml", arms={"A": {"set": {"algorithm.n_steps": 1, "algorithm.batch_size": 1}}})
     scheduler = Scheduler(Sweep.from_file(path).runs(), tmp_path, LocalEngine(1))
     scheduler.run()
-    (task,) = scheduler.tasks
-    assert task.state == "failed"
-    assert "ppo on CartPole-v1: `batch_size` must be greater than 1" in task.message
-    assert (task.path / "log.txt").read_text().count("must be greater than 1") == 1
+    (job,) = scheduler.jobs
+    assert job.state == "failed"
+    assert "ppo on CartPole-v1: `batch_size` must be greater than 1" in job.message
+    assert (job.path / "log.txt").read_text().count("must be greater than 1") == 1
 
 
 def test_a_failure_after_a_new_checkpoint_does_not_count(done, tmp_path):
@@ -367,14 +367,14 @@ def test_a_failure_after_a_new_checkpoint_does_not_count(done, tmp_path):
 
 
 def test_an_engine_that_is_unknown_names_the_others():
-    with pytest.raises(WrongCall, match="did you mean 'local'"):
+    with pytest.raises(UsageError, match="did you mean 'local'"):
         make("locl")
 
 
 def test_a_scheduler_of_nothing_ends_at_once(tmp_path):
     scheduler = Scheduler([], tmp_path, LocalEngine(1))
     scheduler.run()
-    assert scheduler.tasks == []
+    assert scheduler.jobs == []
 
 
 @pytest.mark.slow

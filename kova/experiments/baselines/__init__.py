@@ -1,7 +1,7 @@
 """Methods that evaluate a policy, behind one interface, to compare KOVA with."""
 
-from kova.experiments.baselines.adam import AdamCritic
-from kova.experiments.baselines.base import Estimate, Learner
+from kova.experiments.baselines.adam import AdamLearner
+from kova.experiments.baselines.base import Learner, ValueEstimate
 from kova.experiments.baselines.coloured_gptd import ColouredGPTD
 from kova.experiments.baselines.drift import AdaptiveDrift, Drift, RandomWalkDrift
 from kova.experiments.baselines.gptd import GPTD
@@ -17,14 +17,14 @@ __all__ = [
     "KTD",
     "LSTD",
     "XKTD",
-    "AdamCritic",
+    "AdamLearner",
     "AdaptiveDrift",
     "ColouredGPTD",
     "Drift",
-    "Estimate",
     "Learner",
     "RandomWalkDrift",
     "TDLambda",
+    "ValueEstimate",
     "ValueFunction",
     "critic_value",
     "lambda_labels",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from kova.experiments.baselines.base import Estimate, Learner
+from kova.experiments.baselines.base import Learner, ValueEstimate
 from kova.experiments.baselines.labels import lambda_labels
 from kova.experiments.problems.trajectory import Trajectory
 
 
-class AdamCritic(Learner):
+class AdamLearner(Learner):
     """Minimises mean (y - V(s; θ))² over each trajectory, with labels y fixed at the weights before it.
 
     Args:
@@ -40,6 +40,6 @@ class AdamCritic(Learner):
             self.optimizer.step()
 
     @torch.no_grad()
-    def predict(self, inputs: Tensor) -> Estimate:
+    def predict(self, inputs: Tensor) -> ValueEstimate:
         """Return V(s; θ)."""
-        return Estimate(self.critic(inputs).reshape(-1))
+        return ValueEstimate(self.critic(inputs).reshape(-1))

@@ -14,7 +14,7 @@ from kova.experiments.problems.trajectory import Trajectory
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate:
+class ValueEstimate:
     """What a learner says about V at N states.
 
     Attributes:
@@ -38,7 +38,7 @@ class Learner(ABC):
         """Learn from T transitions, whose inputs are (T, k)."""
 
     @abstractmethod
-    def predict(self, inputs: Tensor) -> Estimate:
+    def predict(self, inputs: Tensor) -> ValueEstimate:
         """Return the value at inputs (N, k)."""
 
 
@@ -75,7 +75,7 @@ def bellman_features(trajectory: Trajectory, gamma: float) -> Tensor:
     return trajectory.inputs.double() - gamma * successors
 
 
-def linear_estimate(inputs: Tensor, weights: Tensor, covariance: Tensor) -> Estimate:
+def linear_estimate(inputs: Tensor, weights: Tensor, covariance: Tensor) -> ValueEstimate:
     """Return φᵀθ and φᵀPφ at inputs (N, d)."""
     phi = inputs.double()
-    return Estimate(phi @ weights, ((phi @ covariance) * phi).sum(1))
+    return ValueEstimate(phi @ weights, ((phi @ covariance) * phi).sum(1))

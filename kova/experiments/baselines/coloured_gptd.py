@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kova.experiments.baselines.base import Estimate, linear_estimate
+from kova.experiments.baselines.base import ValueEstimate, linear_estimate
 from kova.experiments.baselines.coloured_noise import ColouredNoise, PredictedReward
 
 
@@ -31,6 +31,6 @@ class ColouredGPTD(ColouredNoise):
         correlation = self._covariance @ h
         return PredictedReward(float(h @ self._mean), float(h @ correlation), correlation)
 
-    def predict(self, inputs: Tensor) -> Estimate:
+    def predict(self, inputs: Tensor) -> ValueEstimate:
         """Return φᵀθ and φᵀPφ."""
         return linear_estimate(inputs, self.weights, self.covariance)

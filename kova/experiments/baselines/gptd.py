@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kova.experiments.baselines.base import Estimate, Learner, bellman_features, linear_estimate
+from kova.experiments.baselines.base import Learner, ValueEstimate, bellman_features, linear_estimate
 from kova.experiments.problems.trajectory import Trajectory
 
 
@@ -37,6 +37,6 @@ class GPTD(Learner):
             self.weights.add_(correlation, alpha=(reward - float(h @ self.weights)) / scale)
             self.covariance.addr_(correlation, correlation, alpha=-1.0 / scale)
 
-    def predict(self, inputs: Tensor) -> Estimate:
+    def predict(self, inputs: Tensor) -> ValueEstimate:
         """Return φᵀθ and φᵀPφ."""
         return linear_estimate(inputs, self.weights, self.covariance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kova.experiments.baselines.base import Estimate, Learner, transitions
+from kova.experiments.baselines.base import Learner, ValueEstimate, transitions
 from kova.experiments.baselines.drift import Drift, RandomWalkDrift
 from kova.experiments.baselines.unscented import ValueFunction, linear_value, sigma_points, unscented_estimate
 from kova.experiments.problems.trajectory import Trajectory
@@ -59,6 +59,6 @@ class KTD(Learner):
             self.covariance = predicted.addr(correlation, correlation, alpha=-1.0 / scale)
 
     @torch.no_grad()
-    def predict(self, inputs: Tensor) -> Estimate:
+    def predict(self, inputs: Tensor) -> ValueEstimate:
         """Return mean and variance of V(s; θ) under N(θ, P), by the unscented transform."""
         return unscented_estimate(self.value, inputs, self.weights, self.covariance, self.kappa)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kova.experiments.baselines.base import Estimate, Learner, bellman_features
+from kova.experiments.baselines.base import Learner, ValueEstimate, bellman_features
 from kova.experiments.problems.trajectory import Trajectory
 
 
@@ -51,6 +51,6 @@ class LSTD(Learner):
         self.b += traces.T @ trajectory.rewards.double()
         self._solution = None
 
-    def predict(self, inputs: Tensor) -> Estimate:
+    def predict(self, inputs: Tensor) -> ValueEstimate:
         """Return φᵀθ."""
-        return Estimate(inputs.double() @ self.weights)
+        return ValueEstimate(inputs.double() @ self.weights)

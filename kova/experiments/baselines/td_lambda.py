@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kova.experiments.baselines.base import Estimate, Learner, bellman_features
+from kova.experiments.baselines.base import Learner, ValueEstimate, bellman_features
 from kova.experiments.problems.trajectory import Trajectory
 
 
@@ -57,6 +57,6 @@ class TDLambda(Learner):
             if ends:
                 self._trace.zero_()
 
-    def predict(self, inputs: Tensor) -> Estimate:
+    def predict(self, inputs: Tensor) -> ValueEstimate:
         """Return φᵀθ."""
-        return Estimate(inputs.double() @ self.weights)
+        return ValueEstimate(inputs.double() @ self.weights)

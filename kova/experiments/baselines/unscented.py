@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kova.experiments.baselines.base import Estimate
+from kova.experiments.baselines.base import ValueEstimate
 from kova.factorise import cholesky_with_jitter
 
 #: (weights (M, d), inputs (N, k)) -> values (M, N).
@@ -59,11 +59,11 @@ def sigma_points(mean: Tensor, covariance: Tensor, kappa: float) -> SigmaPoints:
 
 def unscented_estimate(
     value: ValueFunction, inputs: Tensor, mean: Tensor, covariance: Tensor, kappa: float
-) -> Estimate:
+) -> ValueEstimate:
     """Return mean and variance of V(s; θ), θ ~ N(mean, covariance), at inputs (N, k)."""
     sigma = sigma_points(mean, covariance, kappa)
     values = value(sigma.points, inputs.double())
-    return Estimate(sigma.mean(values), sigma.variance(values))
+    return ValueEstimate(sigma.mean(values), sigma.variance(values))
 
 
 def linear_value(weights: Tensor, inputs: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kova.experiments.baselines.base import Estimate
+from kova.experiments.baselines.base import ValueEstimate
 from kova.experiments.baselines.coloured_noise import ColouredNoise, PredictedReward
 from kova.experiments.baselines.drift import Drift, RandomWalkDrift
 from kova.experiments.baselines.unscented import ValueFunction, linear_value, sigma_points, unscented_estimate
@@ -54,6 +54,6 @@ class XKTD(ColouredNoise):
         return PredictedReward(float(sigma.mean(rewards)), float(sigma.variance(rewards)), correlation)
 
     @torch.no_grad()
-    def predict(self, inputs: Tensor) -> Estimate:
+    def predict(self, inputs: Tensor) -> ValueEstimate:
         """Return mean and variance of V(s; θ) under N(θ, P), by the unscented transform."""
         return unscented_estimate(self.value, inputs, self.weights, self.covariance, self.kappa)

@@ -45,7 +45,7 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Arm:
+class CriticFit:
     """A way to fit the critic: passes over a rollout, N, and the filter's settings; none for Adam."""
 
     passes: int
@@ -53,15 +53,15 @@ class Arm:
     settings: Mapping[str, Any] | None = None
 
 
-ARMS: Mapping[str, Arm] = {
-    "Adam, 10 × 64": Arm(10, 64),
-    "Adam, 1 × 64": Arm(1, 64),
-    "neuron, 1 × 64": Arm(1, 64, {"covariance": "neuron"}),
-    "neuron, 2 × 64": Arm(2, 64, {"covariance": "neuron"}),
-    "neuron, 2 × 256": Arm(2, 256, {"covariance": "neuron"}),
-    "neuron, η = 0.1, 1 × 64": Arm(1, 64, {"covariance": "neuron", "evolution": kova.FadingMemory(0.1)}),
-    "memoryless, 10 × 64": Arm(10, 64, {"evolution": kova.Memoryless(0.1)}),
-    "full, η = 0.1, 1 × 64": Arm(1, 64, {"covariance": "full", "evolution": kova.FadingMemory(0.1)}),
+ARMS: Mapping[str, CriticFit] = {
+    "Adam, 10 × 64": CriticFit(10, 64),
+    "Adam, 1 × 64": CriticFit(1, 64),
+    "neuron, 1 × 64": CriticFit(1, 64, {"covariance": "neuron"}),
+    "neuron, 2 × 64": CriticFit(2, 64, {"covariance": "neuron"}),
+    "neuron, 2 × 256": CriticFit(2, 256, {"covariance": "neuron"}),
+    "neuron, η = 0.1, 1 × 64": CriticFit(1, 64, {"covariance": "neuron", "evolution": kova.FadingMemory(0.1)}),
+    "memoryless, 10 × 64": CriticFit(10, 64, {"evolution": kova.Memoryless(0.1)}),
+    "full, η = 0.1, 1 × 64": CriticFit(1, 64, {"covariance": "full", "evolution": kova.FadingMemory(0.1)}),
 }
 
 
@@ -89,7 +89,7 @@ def record(env_name: str, steps: int, seed: int) -> list[Rollout]:
     return found
 
 
-def replay(arm: Arm, rollouts: list[Rollout]) -> tuple[list[float], float]:
+def replay(arm: CriticFit, rollouts: list[Rollout]) -> tuple[list[float], float]:
     """Return the explained variance of every rollout before the critic learned from it, and the seconds of learning."""
     critic = _critic(rollouts[0].observations.shape[1])
     optimizer: kova.KOVA | AdamCritic

@@ -27,7 +27,7 @@ try:
     from rich.table import Table
 
     from kova.experiments.problems import pendulum
-    from kova.experiments.problems.pendulum import GAMMA, WARM_UP, Samples, Task, joined
+    from kova.experiments.problems.pendulum import GAMMA, WARM_UP, PendulumStream, Samples, joined
     from kova.experiments.runs.provenance import provenance
 except ModuleNotFoundError as error:
     if __name__ != "__main__":
@@ -49,7 +49,7 @@ Tick = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Arm:
+class LearningCurve:
     """One learner's explained variance on the held-out returns, at every point of the task."""
 
     name: str
@@ -66,13 +66,13 @@ class Bands:
 
 
 @dataclass(frozen=True)
-class Results:
+class EvaluationResults:
     """What the demo measured; the JSON file."""
 
     seed: int
     samples_seen: list[int]
-    arms: list[Arm]
-    adam_grid: list[Arm]
+    arms: list[LearningCurve]
+    adam_grid: list[LearningCurve]
     mean_nis: float
     return_band_coverage: float
     return_mean: float
@@ -86,7 +86,7 @@ def new_critic(seed: int) -> nn.Module:
         return nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
 
 
-def follow(task: Task, critic: nn.Module, learn: Callable[[Tensor, Tensor], None], tick: Tick) -> list[float]:
+def follow(task: PendulumStream, critic: nn.Module, learn: Callable[[Tensor, Tensor], None], tick: Tick) -> list[float]:
     """Feed the stream to ``learn`` once and return the explained variance at every point."""
     held_out = joined(task.held_out)
     scores, seen = [], 0
@@ -107,7 +107,7 @@ def explained_variance(critic: nn.Module, samples: Samples) -> float:
     return float(1.0 - errors.var() / samples.returns.var())
 
 
-def run_kova(task: Task, seed: int, tick: Tick) -> tuple[Arm, Bands, float]:
+def run_kova(task: PendulumStream, seed: int, tick: Tick) -> tuple[LearningCurve, Bands, float]:
     """Return the filter's scores, its bands, and the mean NIS over the second half of the stream."""
     critic = new_critic(seed)
     # The policy is fixed, so its value does not move: nothing needs forgetting. Neighbours in an episode say nearly the
@@ -117,10 +117,10 @@ def run_kova(task: Task, seed: int, tick: Tick) -> tuple[Arm, Bands, float]:
     scores = follow(task, critic, lambda inputs, targets: nis.append(float(optimizer.step(inputs, targets).nis)), tick)
     late = nis[len(nis) // 2 :]
     factor = sum(late) / len(late)
-    return Arm("KOVA", scores), bands(task, optimizer, factor), factor
+    return LearningCurve("KOVA", scores), bands(task, optimizer, factor), factor
 
 
-def bands(task: Task, optimizer: KOVA, factor: float) -> Bands:
+def bands(task: PendulumStream, optimizer: KOVA, factor: float) -> Bands:
     """Return the filter's uncertainty about the held-out states, in raw units.
 
     P is on the scale of the assumed noise; ``factor`` puts both on the scale of the errors the filter met.
@@ -132,7 +132,7 @@ def bands(task: Task, optimizer: KOVA, factor: float) -> Bands:
     return Bands(value.mean * task.std + task.mean, value.stddev * scale, label.stddev * scale)
 
 
-def run_adam(task: Task, seed: int, rate: float, passes: int, tick: Tick) -> Arm:
+def run_adam(task: PendulumStream, seed: int, rate: float, passes: int, tick: Tick) -> LearningCurve:
     """Return the scores of Adam on the mean squared error, with ``passes`` steps on every batch."""
     critic = new_critic(seed)
     optimizer = torch.optim.Adam(critic.parameters(), lr=rate)
@@ -143,10 +143,12 @@ def run_adam(task: Task, seed: int, rate: float, passes: int, tick: Tick) -> Arm
             nn.functional.mse_loss(critic(observations).squeeze(1), returns).backward()
             optimizer.step()
 
-    return Arm(f"Adam {rate:g}" + (f", {passes} passes" if passes > 1 else ""), follow(task, critic, learn, tick))
+    return LearningCurve(
+        f"Adam {rate:g}" + (f", {passes} passes" if passes > 1 else ""), follow(task, critic, learn, tick)
+    )
 
 
-def run(seed: int, samples: int, console: Console) -> tuple[Results, Task, Bands]:
+def run(seed: int, samples: int, console: Console) -> tuple[EvaluationResults, PendulumStream, Bands]:
     """Collect, learn with all arms, and measure."""
     columns = (TextColumn("{task.description:<22}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
@@ -163,7 +165,7 @@ def run(seed: int, samples: int, console: Console) -> tuple[Results, Task, Bands
         once = [run_adam(task, seed, rate, 1, tick) for rate in RATES]
         often = [run_adam(task, seed, rate / PASSES, PASSES, tick) for rate in RATES]
     default = replace(once[0], name=f"{once[0].name} (default)")
-    results = Results(
+    results = EvaluationResults(
         seed=seed,
         samples_seen=task.points,
         arms=[kova, default, best(once), best(often)],
@@ -176,19 +178,19 @@ def run(seed: int, samples: int, console: Console) -> tuple[Results, Task, Bands
     return results, task, band
 
 
-def best(arms: Sequence[Arm]) -> Arm:
+def best(arms: Sequence[LearningCurve]) -> LearningCurve:
     """Return the arm that did best along the stream: a choice in hindsight that no learner could make."""
     winner = max(arms, key=lambda arm: sum(arm.explained_variance))
     return replace(winner, name=f"{winner.name} (best rate)")
 
 
-def coverage(task: Task, band: Bands) -> float:
+def coverage(task: PendulumStream, band: Bands) -> float:
     """Return the share of held-out returns inside the band of a return."""
     raw = joined(task.held_out).returns * task.std + task.mean
     return float(((raw - band.value).abs() <= BAND * band.return_std).float().mean())
 
 
-def table(results: Results) -> Table:
+def table(results: EvaluationResults) -> Table:
     """Return the explained variances, one row per number of samples seen."""
     output = Table(title="Explained variance of held-out returns", caption="1 is perfect, 0 a constant guess")
     output.add_column("samples seen", justify="right")
@@ -200,7 +202,7 @@ def table(results: Results) -> Table:
     return output
 
 
-def verdict(results: Results) -> str:
+def verdict(results: EvaluationResults) -> str:
     """Return in words what the scores of this run say, against the best that any of Adam's rates ever reached."""
     kova = results.arms[0].explained_variance
     peak, seen = max(
@@ -211,11 +213,11 @@ def verdict(results: Results) -> str:
     return f"Over all of Adam's rates the best score is {peak:.3f}, at {seen:,} samples; {outcome}."
 
 
-def _by_point(arms: Sequence[Arm]) -> list[tuple[float, ...]]:
+def _by_point(arms: Sequence[LearningCurve]) -> list[tuple[float, ...]]:
     return list(zip(*(arm.explained_variance for arm in arms), strict=True))
 
 
-def draw(results: Results, task: Task, band: Bands, path: Path) -> None:
+def draw(results: EvaluationResults, task: PendulumStream, band: Bands, path: Path) -> None:
     """Save the figure."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -224,7 +226,7 @@ def draw(results: Results, task: Task, band: Bands, path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def draw_scores(axes: Axes, results: Results) -> None:
+def draw_scores(axes: Axes, results: EvaluationResults) -> None:
     """Plot explained variance against samples seen."""
     for arm in results.adam_grid:
         axes.plot(results.samples_seen, arm.explained_variance, color="0.85", linewidth=0.8, zorder=1)
@@ -240,7 +242,7 @@ def draw_scores(axes: Axes, results: Results) -> None:
     axes.set_title("Learning from a stream of returns (grey: Adam at other rates)", fontsize=10)
 
 
-def draw_episode(axes: Axes, task: Task, band: Bands) -> None:
+def draw_episode(axes: Axes, task: PendulumStream, band: Bands) -> None:
     """Plot the bands along the held-out episode that starts worst, the longest swing-up."""
     sizes = [len(part.returns) for part in task.held_out]
     chosen = min(range(len(sizes)), key=lambda index: float(task.held_out[index].returns[0]))

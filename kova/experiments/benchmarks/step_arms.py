@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import kova
 
 Step = Callable[[], object]
-Arm = Callable[[nn.Module, Tensor, Tensor], Step]
+StepMaker = Callable[[nn.Module, Tensor, Tensor], Step]
 
 #: Hyper-parameters common to the filters; they do not change the work of a step.
 EVOLUTION = kova.FadingMemory(0.01)
@@ -67,7 +67,7 @@ def filtered(module: nn.Module, u: Tensor, y: Tensor, *, covariance: str, evolut
     return lambda: optimizer.step(u, y)
 
 
-ARMS: Mapping[str, Arm] = {
+ARMS: Mapping[str, StepMaker] = {
     "literal Algorithm 1": literal,
     "full": partial(filtered, covariance="full", evolution=EVOLUTION),
     "full, directional": partial(filtered, covariance="full", evolution=kova.DirectionalForgetting(0.01)),

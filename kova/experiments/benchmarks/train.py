@@ -27,7 +27,7 @@ def run(out: Path, env: str, steps: int, repeats: int, console: Console) -> None
     """Time every arm ``repeats`` times, print the ratio of medians, and write ``train.json``.
 
     Raises:
-        WrongCall: The environment does not exist.
+        UsageError: The environment does not exist.
     """
     config = RunConfig.from_preset("ppo", env)
     environments.make(config).close()

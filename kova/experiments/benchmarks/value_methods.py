@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import kova
 from kova.experiments import baselines
-from kova.experiments.baselines import Estimate, Learner, lambda_labels
+from kova.experiments.baselines import Learner, ValueEstimate, lambda_labels
 from kova.experiments.problems import Problem, Trajectory
 
 #: P_{0|0} of every Bayesian method: wide beside the weights of all problems.
@@ -62,14 +62,14 @@ class KovaLearner(Learner):
         for batch in torch.arange(len(trajectory)).split(BATCH):
             self.optimizer.step(trajectory.inputs[batch], labels[batch])
 
-    def predict(self, inputs: Tensor) -> Estimate:
+    def predict(self, inputs: Tensor) -> ValueEstimate:
         """Return the value and its variance."""
         belief = self.optimizer.predict(inputs, calibrated=self.calibrated)
-        return Estimate(belief.mean, belief.variance)
+        return ValueEstimate(belief.mean, belief.variance)
 
 
 @dataclass(frozen=True)
-class Arm:
+class Method:
     """A method.
 
     Attributes:
@@ -106,39 +106,43 @@ def _kova(problem: Problem, variance: float, critic: nn.Module, trace_decay: flo
     return KovaLearner(critic, problem.gamma, trace_decay, kova.ConstantNoise(variance), evolution, prior)
 
 
-ARMS: Mapping[str, Arm] = {
-    "KOVA": Arm(lambda problem, noise, _: _kova(problem, noise, linear_critic(problem), 1.0, PRIOR_VARIANCE), NOISES),
-    "KOVA, λ = 0.8": Arm(
+METHODS: Mapping[str, Method] = {
+    "KOVA": Method(
+        lambda problem, noise, _: _kova(problem, noise, linear_critic(problem), 1.0, PRIOR_VARIANCE), NOISES
+    ),
+    "KOVA, λ = 0.8": Method(
         lambda problem, noise, _: _kova(problem, noise, linear_critic(problem), 0.8, PRIOR_VARIANCE), NOISES
     ),
-    "KOVA, network": Arm(
+    "KOVA, network": Method(
         lambda problem, noise, seed: _kova(problem, noise, network_critic(problem, seed), 1.0, 1.0),
         NOISES,
         network=True,
     ),
-    "Adam, network": Arm(
-        lambda problem, rate, seed: baselines.AdamCritic(network_critic(problem, seed), problem.gamma, 1.0, rate, 10),
+    "Adam, network": Method(
+        lambda problem, rate, seed: baselines.AdamLearner(network_critic(problem, seed), problem.gamma, 1.0, rate, 10),
         LEARNING_RATES,
         network=True,
     ),
-    "Adam": Arm(
-        lambda problem, rate, _: baselines.AdamCritic(linear_critic(problem), problem.gamma, 1.0, 10 * rate, 10),
+    "Adam": Method(
+        lambda problem, rate, _: baselines.AdamLearner(linear_critic(problem), problem.gamma, 1.0, 10 * rate, 10),
         LEARNING_RATES,
     ),
-    "TD(0.8)": Arm(
+    "TD(0.8)": Method(
         lambda problem, size, _: baselines.TDLambda(problem.dimension, problem.gamma, 0.8, size), STEP_SIZES
     ),
-    "LSTD(0)": Arm(lambda problem, _, __: baselines.LSTD(problem.dimension, problem.gamma, 0.0, 1e-6)),
-    "LSTD(1)": Arm(lambda problem, _, __: baselines.LSTD(problem.dimension, problem.gamma, 1.0, 1e-6)),
-    "GPTD": Arm(
+    "LSTD(0)": Method(lambda problem, _, __: baselines.LSTD(problem.dimension, problem.gamma, 0.0, 1e-6)),
+    "LSTD(1)": Method(lambda problem, _, __: baselines.LSTD(problem.dimension, problem.gamma, 1.0, 1e-6)),
+    "GPTD": Method(
         lambda problem, noise, _: baselines.GPTD(problem.dimension, problem.gamma, noise, PRIOR_VARIANCE), NOISES
     ),
-    "GPTD, coloured noise": Arm(
+    "GPTD, coloured noise": Method(
         lambda problem, noise, _: baselines.ColouredGPTD(problem.dimension, problem.gamma, noise, PRIOR_VARIANCE),
         NOISES,
     ),
-    "KTD": Arm(lambda problem, noise, _: baselines.KTD(_zeros(problem), problem.gamma, noise, PRIOR_VARIANCE), NOISES),
-    "XKTD": Arm(
+    "KTD": Method(
+        lambda problem, noise, _: baselines.KTD(_zeros(problem), problem.gamma, noise, PRIOR_VARIANCE), NOISES
+    ),
+    "XKTD": Method(
         lambda problem, noise, _: baselines.XKTD(_zeros(problem), problem.gamma, noise, PRIOR_VARIANCE), NOISES
     ),
 }

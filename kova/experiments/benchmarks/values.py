@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from kova import posterior
-from kova.experiments.baselines import Estimate, Learner
-from kova.experiments.benchmarks.value_methods import ARMS, Arm
+from kova.experiments.baselines import Learner, ValueEstimate
+from kova.experiments.benchmarks.value_methods import METHODS, Method
 from kova.experiments.benchmarks.values_figures import save_chain, save_curves, save_reliability
 from kova.experiments.problems import PROBLEMS, Problem, Trajectory, joined
 from kova.experiments.runs.provenance import provenance
@@ -36,7 +36,7 @@ TOGETHER = 32
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MethodScore:
     """One method on one problem with one seed.
 
     Attributes:
@@ -62,7 +62,7 @@ class Outcome:
     microseconds: float
 
 
-def run(out: Path, seeds: int, console: Console, names: Sequence[str] = tuple(PROBLEMS)) -> list[Outcome]:
+def run(out: Path, seeds: int, console: Console, names: Sequence[str] = tuple(PROBLEMS)) -> list[MethodScore]:
     """Run the benchmark, print a table, and write ``values.json`` and three figures.
 
     Args:
@@ -73,13 +73,13 @@ def run(out: Path, seeds: int, console: Console, names: Sequence[str] = tuple(PR
     """
     outcomes = []
     with Progress(console=console) as bar:
-        task = bar.add_task("evaluating", total=len(names) * seeds * len(ARMS))
+        task = bar.add_task("evaluating", total=len(names) * seeds * len(METHODS))
         for name in names:
             problem = PROBLEMS[name]()
             for seed in range(seeds):
                 trajectories = _trajectories(problem, seed)
-                for label, arm in ARMS.items():
-                    outcomes.append(best(name, problem, label, arm, seed, trajectories))
+                for label, method in METHODS.items():
+                    outcomes.append(best(name, problem, label, method, seed, trajectories))
                     bar.advance(task)
     out.mkdir(parents=True, exist_ok=True)
     command = f"kova bench values --seeds {seeds}"
@@ -92,9 +92,11 @@ def run(out: Path, seeds: int, console: Console, names: Sequence[str] = tuple(PR
     return outcomes
 
 
-def best(name: str, problem: Problem, label: str, arm: Arm, seed: int, trajectories: list[Trajectory]) -> Outcome:
-    """Return the outcome of the arm's best choice, by final error."""
-    found = [_measure(name, problem, label, arm, choice, seed, trajectories) for choice in arm.choices]
+def best(
+    name: str, problem: Problem, label: str, method: Method, seed: int, trajectories: list[Trajectory]
+) -> MethodScore:
+    """Return the outcome of the method's best choice, by final error."""
+    found = [_measure(name, problem, label, method, choice, seed, trajectories) for choice in method.choices]
     return min(found, key=lambda item: item.errors[-1] if math.isfinite(item.errors[-1]) else math.inf)
 
 
@@ -112,10 +114,10 @@ def _trajectories(problem: Problem, seed: int) -> list[Trajectory]:
 
 
 def _measure(
-    name: str, problem: Problem, label: str, arm: Arm, choice: float, seed: int, trajectories: list[Trajectory]
-) -> Outcome:
-    view = problem.observations if arm.network else problem.features
-    learner = arm.make(problem, choice, seed)
+    name: str, problem: Problem, label: str, method: Method, choice: float, seed: int, trajectories: list[Trajectory]
+) -> MethodScore:
+    view = problem.observations if method.network else problem.features
+    learner = method.make(problem, choice, seed)
     truth = problem.evaluation
     states = view(truth.states)
     mean = (truth.weights * truth.values).sum()
@@ -123,7 +125,7 @@ def _measure(
     scale = float((truth.weights * (truth.values - mean).square()).sum().sqrt()) or 1.0
     errors: list[float] = []
     seen, spent = 0, 0.0
-    estimate = Estimate(torch.zeros_like(truth.values))
+    estimate = ValueEstimate(torch.zeros_like(truth.values))
     for trajectory in trajectories:
         start = time.perf_counter()
         sound = _learn(learner, trajectory.through(view))
@@ -139,7 +141,7 @@ def _measure(
             errors += [math.inf] * (len(GRID) - len(errors))
             break
     scores = _scores(estimate, truth.values, truth.weights, scale)
-    return Outcome(name, label, seed, choice, errors, microseconds=1e6 * spent / seen, **scores)
+    return MethodScore(name, label, seed, choice, errors, microseconds=1e6 * spent / seen, **scores)
 
 
 def _learn(learner: Learner, trajectory: Trajectory) -> bool:
@@ -151,7 +153,7 @@ def _learn(learner: Learner, trajectory: Trajectory) -> bool:
     return True
 
 
-def _scores(estimate: Estimate, values: Tensor, weights: Tensor, scale: float) -> dict[str, Any]:
+def _scores(estimate: ValueEstimate, values: Tensor, weights: Tensor, scale: float) -> dict[str, Any]:
     if estimate.variance is None or not bool(torch.isfinite(estimate.variance).all()):
         return {"coverage": None, "nll": None, "crps": None}
     belief = Normal(estimate.mean, estimate.variance.clamp(min=1e-300).sqrt())
@@ -165,7 +167,7 @@ def _scores(estimate: Estimate, values: Tensor, weights: Tensor, scale: float) -
     }
 
 
-def _print(console: Console, outcomes: list[Outcome], names: Sequence[str]) -> None:
+def _print(console: Console, outcomes: list[MethodScore], names: Sequence[str]) -> None:
     errors = Table("method", title="RMSE / std of V, median over seeds (∞: diverged)", box=None)
     # The first word of a name tells the problems apart and leaves room for all of them on eighty columns.
     for name in names:
@@ -174,7 +176,7 @@ def _print(console: Console, outcomes: list[Outcome], names: Sequence[str]) -> N
     places = [LEVELS.index(level) for level in SHOWN]
     for column in (*(f"{level:.0%} covers" for level in SHOWN), "NLL", "CRPS", "µs/sample"):
         scores.add_column(column, justify="right", no_wrap=True)
-    for label in ARMS:
+    for label in METHODS:
         own = [item for item in outcomes if item.arm == label]
         errors.add_row(label, *(_median([item.errors[-1] for item in own if item.problem == name]) for name in names))
         covered = [item.coverage for item in own if item.coverage is not None]

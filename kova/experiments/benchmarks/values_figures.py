@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from kova.experiments.benchmarks.value_methods import ARMS
-from kova.experiments.problems import RandomWalk
+from kova.experiments.benchmarks.value_methods import METHODS
+from kova.experiments.problems import RandomWalkChain
 
 if TYPE_CHECKING:
-    from kova.experiments.benchmarks.values import Outcome
+    from kova.experiments.benchmarks.values import MethodScore
 
 STYLE: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
 #: Errors above this are drawn at it: a diverged method must not flatten the others.
@@ -23,7 +23,7 @@ WORST = 10.0
 CHAIN_EPISODES = 30
 
 
-def save_curves(path: Path, outcomes: Sequence[Outcome], grid: Sequence[int]) -> None:
+def save_curves(path: Path, outcomes: Sequence[MethodScore], grid: Sequence[int]) -> None:
     """Draw the median error of every arm against the transitions seen, a panel per problem."""
     names = list(dict.fromkeys(item.problem for item in outcomes))
     columns = min(4, len(names))
@@ -32,7 +32,7 @@ def save_curves(path: Path, outcomes: Sequence[Outcome], grid: Sequence[int]) ->
         figure = Figure(figsize=(3.4 * columns, 2.8 * rows + 0.6), layout="constrained")
         axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
         for axis, name in zip(axes, names, strict=False):
-            for index, arm in enumerate(ARMS):
+            for index, arm in enumerate(METHODS):
                 own = [item.errors for item in outcomes if item.arm == arm and item.problem == name]
                 middle = np.median(np.minimum(np.array(own), WORST), axis=0)
                 axis.plot(grid, middle, color=_colour(index), ls=_dash(arm), label=arm, lw=1.6 if "KOVA" in arm else 1)
@@ -45,13 +45,13 @@ def save_curves(path: Path, outcomes: Sequence[Outcome], grid: Sequence[int]) ->
         figure.savefig(path, dpi=110)
 
 
-def save_reliability(path: Path, outcomes: Sequence[Outcome], levels: Sequence[float]) -> None:
+def save_reliability(path: Path, outcomes: Sequence[MethodScore], levels: Sequence[float]) -> None:
     """Draw observed against nominal coverage of the exact values, over all problems and seeds."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6, 4.4), layout="constrained")
         axis = figure.subplots()
         axis.plot([0, 1], [0, 1], color="0.7", lw=1)
-        for index, arm in enumerate(ARMS):
+        for index, arm in enumerate(METHODS):
             own = [item.coverage for item in outcomes if item.arm == arm and item.coverage is not None]
             if own:
                 mean = np.mean(np.array(own), axis=0)
@@ -63,9 +63,9 @@ def save_reliability(path: Path, outcomes: Sequence[Outcome], levels: Sequence[f
 
 def save_chain(path: Path) -> None:
     """Draw the value of the random walk with its 2σ band and the truth, after a few episodes."""
-    problem = RandomWalk()
+    problem = RandomWalkChain()
     rng = np.random.default_rng(0)
-    learner = ARMS["KOVA"].make(problem, 1.0, 0)
+    learner = METHODS["KOVA"].make(problem, 1.0, 0)
     for _ in range(CHAIN_EPISODES):
         learner.update(problem.episode(rng))
     truth = problem.evaluation

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from kova.experiments.errors import WrongCall
+from kova.experiments.errors import UsageError
 from kova.experiments.evaluation import video as videos
 from kova.experiments.evaluation.play import mean_and_interval, play, uncertainty_correlation
 from kova.experiments.runs.run_directory import RunDirectory
@@ -22,24 +22,24 @@ def run(path: Path, episodes: int, video: Path | None, seed: int, *, determinist
     """Play ``episodes`` and print the mean return with its 95 % interval.
 
     Raises:
-        WrongCall: There is no such run, it has no checkpoint, or the video cannot be made.
+        UsageError: There is no such run, it has no checkpoint, or the video cannot be made.
     """
     directory = RunDirectory(path)
     if not path.is_dir():
-        raise WrongCall(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
+        raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
     config = directory.config()
     checkpoint = directory.latest_checkpoint()
     if checkpoint is None:
-        raise WrongCall(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
+        raise UsageError(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
     if video is not None:
         if video.suffix != ".mp4":
-            raise WrongCall(f"--video must name an .mp4 file, got {video}; write {video.with_suffix('.mp4')}")
+            raise UsageError(f"--video must name an .mp4 file, got {video}; write {video.with_suffix('.mp4')}")
         # Without a screen MuJoCo needs to be told to draw off it.
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     model, env = load(config.changed(n_envs=1), checkpoint, None if video is None else "rgb_array")
     if video is not None and "rgb_array" not in env.get_attr("metadata")[0].get("render_modes", ()):
-        raise WrongCall(f"{config.env} does not draw itself; leave --video out")
+        raise UsageError(f"{config.env} does not draw itself; leave --video out")
     played = []
     for index in track(range(episodes), "playing", console=console, transient=True):
         record = video is not None and index == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from kova.experiments.errors import WrongCall, one_line
+from kova.experiments.errors import UsageError, one_line
 from kova.experiments.report import paper_figures, render
 from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.results import METRICS, collect
@@ -26,7 +26,7 @@ def run(folder: Path, out: Path, figures: Path | None, data: Path | None, consol
         console: Where to say what was done.
 
     Raises:
-        WrongCall: There is no such directory, or the page cannot be written.
+        UsageError: There is no such directory, or the page cannot be written.
     """
     with console.status("reading the runs"):
         results = collect(folder)
@@ -47,7 +47,7 @@ def run(folder: Path, out: Path, figures: Path | None, data: Path | None, consol
             try:
                 written += paper_figures.save(comparison, figures)
             except OSError as error:
-                raise WrongCall(f"{figures} cannot be written: {one_line(error)}; choose another --figures") from None
+                raise UsageError(f"{figures} cannot be written: {one_line(error)}; choose another --figures") from None
     for path in written:
         console.print(str(path), highlight=False, soft_wrap=True)
     for one in results.damaged:
@@ -61,7 +61,7 @@ def _write(path: Path, text: str, option: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
     except OSError as error:
-        raise WrongCall(f"{path} cannot be written: {one_line(error)}; choose another {option}") from None
+        raise UsageError(f"{path} cannot be written: {one_line(error)}; choose another {option}") from None
 
 
 def curves_table(comparison: Comparison) -> pd.DataFrame:

@@ -20,15 +20,15 @@ from rich.live import Live
 from rich.progress import track
 from rich.table import Table
 
-from kova.experiments.errors import WrongCall, one_line
+from kova.experiments.errors import UsageError, one_line
 from kova.experiments.runs import environments
 from kova.experiments.runs.run_directory import RUNS, RunDirectory, write_whole
 from kova.experiments.runs.training import build
 from kova.experiments.sweeps.engines import Engine
 from kova.experiments.sweeps.engines.process import LOG
-from kova.experiments.sweeps.estimate import Estimate, estimate
+from kova.experiments.sweeps.estimate import RunCost, estimate
 from kova.experiments.sweeps.grid import MANIFEST, PlannedRun, Sweep, resume_command
-from kova.experiments.sweeps.scheduler import Scheduler, Task
+from kova.experiments.sweeps.scheduler import Job, Scheduler
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ def run(
         words: Options of the command that the next call needs too.
 
     Raises:
-        WrongCall: The sweep or the directory is not sound, or another call is at it.
+        UsageError: The sweep or the directory is not sound, or another call is at it.
         SystemExit: Runs failed (1), or the user stopped it (130); the same command goes on.
     """
     runs = _checked(sweep, out, console)
@@ -57,26 +57,26 @@ def run(
         lock = FileLock(out / ".lock")
         lock.acquire(timeout=0)
     except Timeout:
-        raise WrongCall(f"another kova sweep is working in {out}; wait for it, or choose another --out") from None
+        raise UsageError(f"another kova sweep is working in {out}; wait for it, or choose another --out") from None
     except OSError as error:
-        raise WrongCall(f"{out} cannot be written: {one_line(error)}; choose another --out") from None
+        raise UsageError(f"{out} cannot be written: {one_line(error)}; choose another --out") from None
     with lock:
         command = resume_command(_write_manifest(sweep, out), words)
         scheduler = Scheduler(runs, out / RUNS, workers, attempts)
         try:
-            with _Display(console, scheduler.tasks) as display:
+            with _Display(console, scheduler.jobs) as display:
                 scheduler.run(display.update)
         except KeyboardInterrupt:
             console.print(f"stopped; finished runs are kept. Go on:\n  {command}", highlight=False, soft_wrap=True)
             raise SystemExit(130) from None
-    _conclude(scheduler.tasks, out, console)
+    _conclude(scheduler.jobs, out, console)
 
 
 def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     """Print what there is to do, how long it takes and how much memory.
 
     Raises:
-        WrongCall: The sweep is not sound, or a run cannot be built.
+        UsageError: The sweep is not sound, or a run cannot be built.
     """
     runs = _checked(sweep, out, console)
     finished = {run.key for run in runs if _is_finished(run, out)}
@@ -109,10 +109,10 @@ def _checked(sweep: Sweep, out: Path, console: Console) -> list[PlannedRun]:
                 # They belong in the log of the run.
                 warnings.simplefilter("ignore")
                 build(run.config, env)
-        except WrongCall as error:
+        except UsageError as error:
             # Memory may be free later, or on another machine.
             if not isinstance(error.__cause__, MemoryError):
-                raise WrongCall(f"arm {run.arm!r}: {error}") from None
+                raise UsageError(f"arm {run.arm!r}: {error}") from None
         finally:
             env.close()
     return runs
@@ -140,7 +140,7 @@ def _write_manifest(sweep: Sweep, out: Path) -> Path:
     raise AssertionError
 
 
-def _total(waiting: Sequence[Estimate], count: int, jobs: int) -> str:
+def _total(waiting: Sequence[RunCost], count: int, jobs: int) -> str:
     work, longest = sum(cost.seconds for cost in waiting), max((cost.seconds for cost in waiting), default=0.0)
     # More processes than cores take turns, and memory all the same.
     seconds = max(work / min(jobs, os.cpu_count() or 1), longest)
@@ -160,18 +160,18 @@ class _Display:
     """A live table on a terminal; elsewhere a line for every run that ends."""
 
     console: Console
-    tasks: Sequence[Task]
+    jobs: Sequence[Job]
     _ended: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
-        self._before = {task.path: task.frames() for task in self.tasks}
-        self._ended = {task.path.name: task.state for task in self.tasks if task.kept}
+        self._before = {job.path: job.frames() for job in self.jobs}
+        self._ended = {job.path.name: job.state for job in self.jobs if job.kept}
         self._live = Live(console=self.console, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> _Display:
         kept = len(self._ended)
-        self.console.print(f"{len(self.tasks)} runs, {kept} of them finished before", highlight=False)
+        self.console.print(f"{len(self.jobs)} runs, {kept} of them finished before", highlight=False)
         if self.console.is_terminal:
             self._live.start()
         return self
@@ -179,51 +179,49 @@ class _Display:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def update(self, tasks: Sequence[Task]) -> None:
+    def update(self, jobs: Sequence[Job]) -> None:
         """Show how the runs are doing."""
-        for task in tasks:
-            news = f"{task.state}: {task.message}" if task.message else task.state
-            told = task.state in ("waiting", "running") and not task.message
-            if not told and self._ended.get(task.path.name) != news:
-                self._ended[task.path.name] = news
-                note = f": {task.message}" if task.message else ""
-                self.console.print(f"{task.state}  {_label(task)}{note}", highlight=False, soft_wrap=True)
+        for job in jobs:
+            news = f"{job.state}: {job.message}" if job.message else job.state
+            told = job.state in ("waiting", "running") and not job.message
+            if not told and self._ended.get(job.path.name) != news:
+                self._ended[job.path.name] = news
+                note = f": {job.message}" if job.message else ""
+                self.console.print(f"{job.state}  {_label(job)}{note}", highlight=False, soft_wrap=True)
         if self.console.is_terminal:
             self._live.update(self._drawn())
 
     def _drawn(self) -> RenderableType:
-        frames = {task.path: task.frames() for task in self.tasks}
+        frames = {job.path: job.frames() for job in self.jobs}
         table = Table(box=None, header_style="bold")
         table.add_column("task")
         for column in ("waiting", "running", "done", "failed", "frames"):
             table.add_column(column, justify="right")
-        groups: dict[str, list[Task]] = {}
-        for task in self.tasks:
-            groups.setdefault(f"{task.run.config.algo} {task.run.config.env}", []).append(task)
+        groups: dict[str, list[Job]] = {}
+        for job in self.jobs:
+            groups.setdefault(f"{job.run.config.algo} {job.run.config.env}", []).append(job)
         for name, own in groups.items():
-            states = Counter(task.state for task in own)
-            share = sum(frames[task.path] for task in own) / sum(task.run.config.steps for task in own)
+            states = Counter(job.state for job in own)
+            share = sum(frames[job.path] for job in own) / sum(job.run.config.steps for job in own)
             counts = [str(states[state]) for state in ("waiting", "running", "finished", "failed")]
             table.add_row(name, *counts, f"{share:.0%}")
         lines = [
-            f"  {_label(task)}: {frames[task.path]:,} of {task.run.config.steps:,} frames"
-            for task in self.tasks
-            if task.state == "running"
+            f"  {_label(job)}: {frames[job.path]:,} of {job.run.config.steps:,} frames"
+            for job in self.jobs
+            if job.state == "running"
         ]
         return Group(table, *lines, f"left: {self._left(frames)}")
 
     def _left(self, frames: dict[Path, int]) -> str:
         done = sum(frames.values()) - sum(self._before.values())
-        going = sum(
-            task.run.config.steps - frames[task.path] for task in self.tasks if task.state in ("waiting", "running")
-        )
+        going = sum(job.run.config.steps - frames[job.path] for job in self.jobs if job.state in ("waiting", "running"))
         elapsed = time.monotonic() - self._start
         return _duration(going * elapsed / done) if done > 0 else "not known yet"
 
 
-def _conclude(tasks: Sequence[Task], out: Path, console: Console) -> None:
-    failed = [task for task in tasks if task.state == "failed"]
-    states = Counter("kept" if task.kept else task.state for task in tasks)
+def _conclude(jobs: Sequence[Job], out: Path, console: Console) -> None:
+    failed = [job for job in jobs if job.state == "failed"]
+    states = Counter("kept" if job.kept else job.state for job in jobs)
     console.print(
         f"{states['finished']} finished, {states['kept']} kept from before, {len(failed)} failed; "
         f"see: kova report {shlex.quote(str(out))}",
@@ -236,9 +234,9 @@ def _conclude(tasks: Sequence[Task], out: Path, console: Console) -> None:
         raise SystemExit(1)
 
 
-def _label(task: Task) -> str:
-    config = task.run.config
-    return f"{config.algo} {config.env} {task.run.arm} seed {config.seed}"
+def _label(job: Job) -> str:
+    config = job.run.config
+    return f"{config.algo} {config.env} {job.run.arm} seed {config.seed}"
 
 
 def _duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kova.experiments.errors import WrongCall
+from kova.experiments.errors import UsageError
 from kova.experiments.evaluation import curves as figures
 from kova.experiments.evaluation.play import play_as_valued
 from kova.experiments.runs.config import RunConfig
@@ -23,7 +23,7 @@ WITHOUT_A_FILTER = {"adam": "Adam, the control arm", "upstream": "upstream's own
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrainRequest:
     """What the user gave; ``None`` where they gave nothing."""
 
     algo: str | None = None
@@ -36,13 +36,13 @@ class Asked:
     run_dir: Path | None = None
 
     def config(self) -> RunConfig:
-        """Return the run that was asked for.
+        """Return the run that was request for.
 
         Raises:
-            WrongCall: Something is missing or unknown.
+            UsageError: Something is missing or unknown.
         """
         if self.algo is None or self.env is None:
-            raise WrongCall("name an algorithm and an environment, as in: kova train ppo HalfCheetah-v4")
+            raise UsageError("name an algorithm and an environment, as in: kova train ppo HalfCheetah-v4")
         config = RunConfig.from_preset(self.algo, self.env, self.preset or "default")
         if self.critic is not None:
             config = config.with_critic(self.critic)
@@ -54,14 +54,14 @@ class Asked:
         return RunDirectory(self.run_dir or Path("runs") / name)
 
 
-def run(asked: Asked, *, resume: bool, console: Console) -> None:
+def run(request: TrainRequest, *, resume: bool, console: Console) -> None:
     """Train, or go on training, and show what came out.
 
     Raises:
-        WrongCall: It cannot be done; nothing was left behind.
+        UsageError: It cannot be done; nothing was left behind.
         SystemExit: The user stopped it; it can be resumed.
     """
-    config, directory = _resumed(asked) if resume else _new(asked)
+    config, directory = _resumed(request) if resume else _new(request)
     label = f"{config.algo} on {config.env}, {config.steps:,} frames, seed {config.seed}"
     with ExitStack() as held:
         if resume:
@@ -91,36 +91,36 @@ def _train(training: Training, config: RunConfig, directory: RunDirectory, conso
         raise SystemExit(130) from None
 
 
-def _new(asked: Asked) -> tuple[RunConfig, RunDirectory]:
-    config = asked.config()
-    directory = asked.directory(config)
+def _new(request: TrainRequest) -> tuple[RunConfig, RunDirectory]:
+    config = request.config()
+    directory = request.directory(config)
     directory.check_free()
     return config, directory
 
 
-def _resumed(asked: Asked) -> tuple[RunConfig, RunDirectory]:
-    if asked.run_dir is None and asked.algo is None:
-        raise WrongCall(
+def _resumed(request: TrainRequest) -> tuple[RunConfig, RunDirectory]:
+    if request.run_dir is None and request.algo is None:
+        raise UsageError(
             "say which run to resume, as in: kova train --resume --run-dir runs/ppo-HalfCheetah-v4-kova-seed0"
         )
-    directory = RunDirectory(asked.run_dir) if asked.run_dir else asked.directory(asked.config())
+    directory = RunDirectory(request.run_dir) if request.run_dir else request.directory(request.config())
     if not directory.path.is_dir():
-        raise WrongCall(f"{directory.path} does not exist: there is nothing to resume; leave --resume out to start it")
+        raise UsageError(f"{directory.path} does not exist: there is nothing to resume; leave --resume out to start it")
     config = directory.config()
-    given = {"algo": asked.algo, "env": asked.env, "preset": asked.preset, "steps": asked.steps, "seed": asked.seed}
-    for name, value in given.items():
+    for name in ("algo", "env", "preset", "steps", "seed"):
+        value = getattr(request, name)
         # More frames would be another run: the schedules go by them.
         if value is not None and value != getattr(config, name):
-            raise WrongCall(
+            raise UsageError(
                 f"{directory.path} was started with {name} = {getattr(config, name)}, not {value}; leave it out"
             )
-    if asked.critic not in (None, config.critic["optimizer"]):
-        raise WrongCall(
-            f"{directory.path} was started with the critic {config.critic['optimizer']}, not {asked.critic}; "
+    if request.critic not in (None, config.critic["optimizer"]):
+        raise UsageError(
+            f"{directory.path} was started with the critic {config.critic['optimizer']}, not {request.critic}; "
             "leave it out"
         )
-    if asked.settings and config.with_overrides(asked.settings) != config:
-        raise WrongCall(
+    if request.settings and config.with_overrides(request.settings) != config:
+        raise UsageError(
             f"{directory.path} was started with other settings, and a resumed run keeps its own; leave --set out"
         )
     return config, directory

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from kova.experiments.errors import WrongCall
+from kova.experiments.errors import UsageError
 from kova.experiments.evaluation.play import Episode
 
 #: Pillow's own font has no σ.
@@ -24,13 +24,13 @@ def write(path: Path, episode: Episode, fps: int) -> None:
     """Write the episode as an mp4.
 
     Raises:
-        WrongCall: The encoder is missing, or the file cannot be written.
+        UsageError: The encoder is missing, or the file cannot be written.
     """
     try:
         import imageio.v2 as imageio
         import imageio_ffmpeg  # noqa: F401
     except ModuleNotFoundError as error:
-        raise WrongCall(f'{error.name} is missing; --video needs: pip install "kova-rl[experiments]"') from None
+        raise UsageError(f'{error.name} is missing; --video needs: pip install "kova-rl[experiments]"') from None
     strip = Strip(episode)
     draft = path.with_name(f".{path.stem}.tmp.mp4")
     try:
@@ -41,7 +41,7 @@ def write(path: Path, episode: Episode, fps: int) -> None:
                 writer.append_data(_even(np.vstack([frame, strip.at(index)])))  # type: ignore[attr-defined]
         draft.replace(path)
     except OSError as error:
-        raise WrongCall(f"{path} cannot be written: {error.strerror or error}; choose another --video") from error
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}; choose another --video") from error
     finally:
         if draft.exists():
             draft.unlink()

@@ -12,12 +12,12 @@ from kova.experiments.problems.linear_gaussian import LinearGaussian
 from kova.experiments.problems.lqr import LinearQuadratic
 from kova.experiments.problems.mountain_car import MountainCar
 from kova.experiments.problems.puddle_world import PuddleWorld
-from kova.experiments.problems.random_walk import RandomWalk
+from kova.experiments.problems.random_walk import RandomWalkChain
 from kova.experiments.problems.trajectory import Trajectory, joined
 
 #: The standard instance of every family.
 PROBLEMS: dict[str, Callable[[], Problem]] = {
-    "random walk": RandomWalk,
+    "random walk": RandomWalkChain,
     "boyan chain": BoyanChain,
     "baird star": BairdStar,
     "garnet": Garnet,
@@ -38,7 +38,7 @@ __all__ = [
     "MountainCar",
     "Problem",
     "PuddleWorld",
-    "RandomWalk",
+    "RandomWalkChain",
     "Trajectory",
     "joined",
 ]

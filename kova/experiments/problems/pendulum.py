@@ -54,7 +54,7 @@ class Samples:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class PendulumStream:
     """The same data for every learner; ``stream`` and ``held_out`` have standardised returns.
 
     Attributes:
@@ -126,13 +126,13 @@ def joined(parts: list[Samples]) -> Samples:
     return Samples(torch.cat([part.observations for part in parts]), torch.cat([part.returns for part in parts]))
 
 
-def collect(seed: int, samples: int, tick: Callable[[], None]) -> Task:
+def collect(seed: int, samples: int, tick: Callable[[], None]) -> PendulumStream:
     """Roll the policy out for the stream and for the held-out episodes; ``tick`` hears of every episode."""
     parts = [_heard(part, tick) for part in itertools.islice(episodes(seed, stream=0), episodes_for(samples))]
     others = [_heard(part, tick) for part in itertools.islice(episodes(seed, stream=1), HELD_OUT_EPISODES)]
     raw = joined(parts)
     std, mean = (float(part) for part in torch.std_mean(raw.returns[:WARM_UP]))
-    return Task(
+    return PendulumStream(
         stream=Samples(raw.observations[:samples], (raw.returns[:samples] - mean) / std),
         held_out=[Samples(part.observations, (part.returns - mean) / std) for part in others],
         points=[

@@ -11,7 +11,7 @@ from kova.experiments.problems.finite import Chain, FiniteProblem
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RandomWalk(FiniteProblem):
+class RandomWalkChain(FiniteProblem):
     """Steps left or right with equal chance from the middle; leaving earns -1 on the left, 1 on the right.
 
     Undiscounted, V(s) = 2(s + 1)/(n + 1) - 1. Features are one-hot, states count equally.

@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs
 from kova.experiments.report import charts
 from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.noise_grid import noise_grids
-from kova.experiments.report.results import Results
+from kova.experiments.report.results import CollectedRuns
 from kova.experiments.report.statistics import Interval
 from kova.experiments.runs.provenance import provenance, what_counts
 from kova.experiments.sweeps.grid import Sweep, resume_command
@@ -52,7 +52,7 @@ class Section:
     charts: list[dict[str, str]] = field(default_factory=list)
 
 
-def render(results: Results, title: str, command: str) -> str:
+def render(results: CollectedRuns, title: str, command: str) -> str:
     """Return the HTML of the report.
 
     Args:
@@ -92,7 +92,7 @@ def render(results: Results, title: str, command: str) -> str:
     )
 
 
-def _lead(results: Results, comparison: Comparison) -> str:
+def _lead(results: CollectedRuns, comparison: Comparison) -> str:
     if not results.runs and not results.damaged and not results.waiting:
         return "No run can be read below this directory yet."
     seeds = sorted({run.config.seed for run in results.finished})
@@ -127,7 +127,7 @@ def _curves(comparison: Comparison, palette: charts.Palette) -> list[Section]:
     return sections
 
 
-def _grids(comparison: Comparison, results: Results) -> list[Section]:
+def _grids(comparison: Comparison, results: CollectedRuns) -> list[Section]:
     grids = noise_grids(comparison, results.finished, (RETURN, "entropy", "policy_loss"))
     if not grids:
         return []
@@ -199,7 +199,7 @@ def _wall_clock(comparison: Comparison, palette: charts.Palette) -> list[Section
     return [Section("wall-clock", "Wall-clock", note, [charts.wall_clock(seconds, palette)])]
 
 
-def _state(results: Results) -> Section:
+def _state(results: CollectedRuns) -> Section:
     states = Counter(run.state for run in results.runs)
     if results.waiting:
         states["not begun"] += len(results.waiting)
@@ -210,13 +210,13 @@ def _state(results: Results) -> Section:
     return Section("runs", "Runs", note, table=table)
 
 
-def _machines(results: Results) -> list[dict[str, Any]]:
+def _machines(results: CollectedRuns) -> list[dict[str, Any]]:
     """Return every set of versions and machine that runs were trained with."""
     kinds = [what_counts(maker) for run in results.runs for maker in run.made_by]
     return [kind for place, kind in enumerate(kinds) if kind not in kinds[:place]]
 
 
-def _provenance(results: Results, command: str) -> Section:
+def _provenance(results: CollectedRuns, command: str) -> Section:
     lines = [command, ""]
     for number, facts in enumerate(_machines(results), start=1):
         lines += [f"# trained with ({number})", *(f"{name}: {value}" for name, value in facts.items())]

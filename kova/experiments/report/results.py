@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kova.experiments.errors import WrongCall, one_line
+from kova.experiments.errors import UsageError, one_line
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.logs import STEP, read_rows
 from kova.experiments.runs.provenance import read_makers
@@ -87,7 +87,7 @@ class Damaged:
 
 
 @dataclass(frozen=True, eq=False)
-class Results:
+class CollectedRuns:
     """All runs below a directory.
 
     Attributes:
@@ -108,20 +108,20 @@ class Results:
         return [run for run in self.runs if not run.flaw]
 
 
-def collect(folder: Path) -> Results:
+def collect(folder: Path) -> CollectedRuns:
     """Read every run below a directory.
 
     Raises:
-        WrongCall: There is no such directory.
+        UsageError: There is no such directory.
     """
     if not folder.is_dir():
-        raise WrongCall(f"{folder} is not a directory; name the one that kova sweep or kova train made")
+        raise UsageError(f"{folder} is not a directory; name the one that kova sweep or kova train made")
     sweeps: dict[Path, Sweep] = {}
     damaged: list[Damaged] = []
     for manifest in _manifests(folder):
         try:
             sweeps[manifest] = Sweep.from_file(manifest)
-        except WrongCall as error:
+        except UsageError as error:
             damaged.append(Damaged(manifest, one_line(error)))
     planned: dict[str, PlannedRun] = {}
     for one in (run for sweep in sweeps.values() for run in _planned(sweep)):
@@ -145,7 +145,7 @@ def collect(folder: Path) -> Results:
     # A damaged directory is the only trace of its run, and its name is the run's.
     there = {path.name for path in paths}
     waiting = [run for key, run in planned.items() if key not in found and run.name not in there]
-    return Results(runs, damaged, sweeps, waiting)
+    return CollectedRuns(runs, damaged, sweeps, waiting)
 
 
 def _in_order(runs: list[RunResult], planned: list[PlannedRun]) -> list[RunResult]:
@@ -218,7 +218,7 @@ def _planned(sweep: Sweep) -> list[PlannedRun]:
     """Return the runs of a sweep; one that this version cannot expand names no arms and hides no runs."""
     try:
         return sweep.runs()
-    except WrongCall:
+    except UsageError:
         return []
 
 
@@ -243,7 +243,7 @@ def _read(path: Path, planned: dict[str, PlannedRun]) -> tuple[RunResult, str]:
         state = "stopped"
     for name in ("progress.csv", "monitor.csv"):
         if state == "finished" and not (path / name).is_file():
-            raise WrongCall(f"it says that it is finished and has no {name}; delete it and call kova sweep again")
+            raise UsageError(f"it says that it is finished and has no {name}; delete it and call kova sweep again")
     key = PlannedRun("", config).key
     run = RunResult(
         path,

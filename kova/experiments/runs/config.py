@@ -16,9 +16,9 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 import kova
 import kova.sb3
+from kova.experiments.errors import UsageError
 from kova.experiments.runs import ranges
 from kova.experiments.runs.expressions import resolve, suggestion
-from kova.experiments.errors import WrongCall
 from kova.experiments.runs.yaml_file import read_fields
 from kova.sb3.on_policy import OnPolicyCritic
 
@@ -87,18 +87,18 @@ class RunConfig:
         """Check every name and range that does not need the environment."""
         for name in ("algo", "env", "preset"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise WrongCall(f"{name} must be a name, got {getattr(self, name)!r}")
+                raise UsageError(f"{name} must be a name, got {getattr(self, name)!r}")
         if self.algo not in ALGORITHMS:
-            raise WrongCall(f"algorithm {self.algo!r} is unknown{suggestion(self.algo, ALGORITHMS)}")
+            raise UsageError(f"algorithm {self.algo!r} is unknown{suggestion(self.algo, ALGORITHMS)}")
         for name in ("steps", "n_envs", "checkpoint_every"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise WrongCall(f"{name} must be an integer >= 1, got {value!r}")
+                raise UsageError(f"{name} must be an integer >= 1, got {value!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
-            raise WrongCall(f"seed must be an integer from 0 to 2^32 - 1, got {self.seed!r}")
+            raise UsageError(f"seed must be an integer from 0 to 2^32 - 1, got {self.seed!r}")
         for name in ("normalize_observations", "normalize_rewards", "time_limit_bootstrap"):
             if not isinstance(getattr(self, name), bool):
-                raise WrongCall(f"{name} must be true or false, got {getattr(self, name)!r}")
+                raise UsageError(f"{name} must be true or false, got {getattr(self, name)!r}")
         self._check_sections()
 
     def _check_sections(self) -> None:
@@ -106,23 +106,25 @@ class RunConfig:
         for section in ("algorithm", "policy", "critic"):
             values = getattr(self, section)
             if not isinstance(values, dict):
-                raise WrongCall(f"{section} must be a mapping of settings, got {values!r}")
+                raise UsageError(f"{section} must be a mapping of settings, got {values!r}")
             for name, value in values.items():
                 _known(f"{section}.{name}", known)
                 try:
                     ranges.check(f"{section}.{name}", value)
                 except ValueError as error:
-                    raise WrongCall(str(error)) from None
+                    raise UsageError(str(error)) from None
         optimizer = self.critic.get("optimizer")
         if not isinstance(optimizer, str) or optimizer not in CRITICS:
-            raise WrongCall(f"the critic must be one of {', '.join(CRITICS)}, got {optimizer!r}")
+            raise UsageError(f"the critic must be one of {', '.join(CRITICS)}, got {optimizer!r}")
         taken = CRITICS[optimizer]
         unused = [name for name in self.critic if taken is not None and name not in taken]
         if unused:
-            raise WrongCall(f"critic.{unused[0]} is a setting of the Kalman critic; leave it out, or use --critic kova")
+            raise UsageError(
+                f"critic.{unused[0]} is a setting of the Kalman critic; leave it out, or use --critic kova"
+            )
         on_policy = issubclass(ALGORITHMS[self.algo], OnPolicyCritic)
         if not on_policy and isinstance(resolve(self.critic.get("noise")), kova.MaxRatio):
-            raise WrongCall(
+            raise UsageError(
                 f"critic.noise=MaxRatio() needs an on-policy algorithm; {self.algo} has no ratio of policies"
             )
 
@@ -131,22 +133,22 @@ class RunConfig:
         """Return the preset's run.
 
         Raises:
-            WrongCall: There is no such algorithm or preset, or the preset does not have the algorithm.
+            UsageError: There is no such algorithm or preset, or the preset does not have the algorithm.
         """
         if algo not in ALGORITHMS:
-            raise WrongCall(f"algorithm {algo!r} is unknown{suggestion(algo, ALGORITHMS)}")
+            raise UsageError(f"algorithm {algo!r} is unknown{suggestion(algo, ALGORITHMS)}")
         found = _presets()
         if preset not in found:
-            raise WrongCall(f"preset {preset!r} is unknown{suggestion(preset, found)}")
+            raise UsageError(f"preset {preset!r} is unknown{suggestion(preset, found)}")
         content: dict[str, Any] = yaml.safe_load(found[preset].read_text())
         if algo not in content:
             others = ", ".join(name for name in content if name != "all")
-            raise WrongCall(f"preset {preset!r} has no {algo}; it has {others}")
+            raise UsageError(f"preset {preset!r} has no {algo}; it has {others}")
         values = _merged(content.get("all", {}), content[algo] or {})
         environments = values.pop("environments", None)
         if environments is not None:
             if env not in environments:
-                raise WrongCall(f"preset {preset!r} has no {env!r} for {algo}{suggestion(env, environments)}")
+                raise UsageError(f"preset {preset!r} has no {env!r} for {algo}{suggestion(env, environments)}")
             values = _merged(values, environments[env] or {})
         values["critic"] = {"optimizer": "kova", **values.get("critic", {})}
         return cls(algo=algo, env=env, preset=preset, **values)
@@ -155,7 +157,7 @@ class RunConfig:
         """Return this run with ``key=value`` texts applied.
 
         Raises:
-            WrongCall: A key is unknown or a value unreadable.
+            UsageError: A key is unknown or a value unreadable.
         """
         for assignment in assignments:
             check_key(assigned_key(assignment), self.algo)
@@ -165,7 +167,7 @@ class RunConfig:
         """Return this run with {key: value} applied, all at once.
 
         Raises:
-            WrongCall: A key is unknown or a value does not fit.
+            UsageError: A key is unknown or a value does not fit.
         """
         values = asdict(self)
         for key, value in settings.items():
@@ -194,27 +196,27 @@ class RunConfig:
         """Read what :meth:`to_yaml` wrote.
 
         Raises:
-            WrongCall: It is not a configuration.
+            UsageError: It is not a configuration.
         """
         try:
             content = read_fields(path, cls, ("algo", "env"))
-        except WrongCall as error:
-            raise WrongCall(f"{error}; mend it, or start the run anew in another --run-dir") from None
+        except UsageError as error:
+            raise UsageError(f"{error}; mend it, or start the run anew in another --run-dir") from None
         try:
             return cls(**content)
-        except WrongCall as error:
-            raise WrongCall(f"{path}: {error}") from None
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
 
 
 def assigned_key(assignment: str) -> str:
     """Return the key of a ``key=value`` text.
 
     Raises:
-        WrongCall: It is not one.
+        UsageError: It is not one.
     """
     key, equals, _ = assignment.partition("=")
     if not equals or not key.strip():
-        raise WrongCall(f"{assignment!r} is not key=value, as in critic.evolution=PriorRelaxation(0.02)")
+        raise UsageError(f"{assignment!r} is not key=value, as in critic.evolution=PriorRelaxation(0.02)")
     return key.strip()
 
 
@@ -222,7 +224,7 @@ def parsed(assignments: Sequence[str]) -> dict[str, Any]:
     """Return {key: value} of ``key=value`` texts.
 
     Raises:
-        WrongCall: One of them cannot be read.
+        UsageError: One of them cannot be read.
     """
     return {(key := assigned_key(text)): _parsed(text.partition("=")[2], key) for text in assignments}
 
@@ -253,7 +255,7 @@ def _parameters(owner: type) -> list[str]:
 
 
 def check_key(key: str, algo: str) -> None:
-    """Raise ``WrongCall`` unless the key is a setting of the algorithm."""
+    """Raise ``UsageError`` unless the key is a setting of the algorithm."""
     _known(key, settable(algo))
 
 
@@ -263,7 +265,7 @@ def _known(key: str, known: Sequence[str]) -> None:
         last = key.rpartition(".")[2]
         elsewhere = [name for name in known if name.rpartition(".")[2] == last]
         hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else suggestion(key, known)
-        raise WrongCall(f"setting {key!r} is unknown{hint}")
+        raise UsageError(f"setting {key!r} is unknown{hint}")
 
 
 def _critic(settings: Mapping[str, Any], optimizer: Any) -> dict[str, Any]:
@@ -277,7 +279,7 @@ def _parsed(text: str, key: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise WrongCall(f"{key}={text!r} cannot be read; write a number, a name, true, false or a [list]") from None
+        raise UsageError(f"{key}={text!r} cannot be read; write a number, a name, true, false or a [list]") from None
     return as_number(value)
 
 

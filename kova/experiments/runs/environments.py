@@ -16,9 +16,9 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, VecTransposeImage
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn, VecEnvWrapper
 
+from kova.experiments.errors import UsageError, one_line
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.expressions import suggestion
-from kova.experiments.errors import WrongCall, one_line
 
 
 class WithoutTimeLimitBootstrap(VecEnvWrapper):
@@ -40,7 +40,7 @@ def make(config: RunConfig, render_mode: str | None = None) -> VecEnv:
     """Return the environments of a run, without the normalisation.
 
     Raises:
-        WrongCall: The environment does not exist or cannot be made.
+        UsageError: The environment does not exist or cannot be made.
     """
     env: VecEnv = DummyVecEnv([_maker(config.env, render_mode) for _ in range(config.n_envs)])
     if is_image_space(env.observation_space):
@@ -81,10 +81,10 @@ def _maker(name: str, render_mode: str | None) -> Callable[[], gym.Env[Any, Any]
                 warnings.filterwarnings("ignore", r".*is out of date.*")
                 return Monitor(gym.make(name, render_mode=render_mode))
         except gym.error.UnregisteredEnv as error:
-            raise WrongCall(f"environment {name!r} is unknown{_closest(name)}") from error
+            raise UsageError(f"environment {name!r} is unknown{_closest(name)}") from error
         except Exception as error:
             # Whatever its package raises: there is no run without the environment.
-            raise WrongCall(f"environment {name!r} cannot be made: {one_line(error)}") from error
+            raise UsageError(f"environment {name!r} cannot be made: {one_line(error)}") from error
 
     return make_one
 

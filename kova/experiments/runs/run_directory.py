@@ -14,8 +14,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from kova.experiments.errors import UsageError, one_line
 from kova.experiments.runs.config import RunConfig
-from kova.experiments.errors import WrongCall, one_line
 
 KEPT_CHECKPOINTS = 2
 #: The file with versions and machine.
@@ -24,7 +24,7 @@ MADE_BY = "made_by.json"
 RUNS = "runs"
 
 
-class Busy(WrongCall):
+class Busy(UsageError):
     """Another process is training in the directory."""
 
 
@@ -52,22 +52,22 @@ class RunDirectory:
         """Refuse to write over what is there.
 
         Raises:
-            WrongCall: It is there already, or cannot be looked at.
+            UsageError: It is there already, or cannot be looked at.
         """
         try:
             run, there = self.config_file.is_file(), self.path.exists()
         except (OSError, ValueError) as error:
-            raise WrongCall(f"{self.path} cannot be made: {one_line(error)}; choose another --run-dir") from None
+            raise UsageError(f"{self.path} cannot be made: {one_line(error)}; choose another --run-dir") from None
         if run:
-            raise WrongCall(f"{self.path} exists; continue it with --resume, or choose another --run-dir")
+            raise UsageError(f"{self.path} exists; continue it with --resume, or choose another --run-dir")
         if there:
-            raise WrongCall(f"{self.path} exists and is not a run; choose another --run-dir")
+            raise UsageError(f"{self.path} exists and is not a run; choose another --run-dir")
 
     def create(self, config: RunConfig) -> None:
         """Make the directory with its configuration.
 
         Raises:
-            WrongCall: It is there already, or cannot be made.
+            UsageError: It is there already, or cannot be made.
         """
         self.check_free()
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
@@ -77,7 +77,7 @@ class RunDirectory:
             draft.rename(self.path)
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
-            raise WrongCall(f"{self.path} cannot be made: {error.strerror}; choose another --run-dir") from error
+            raise UsageError(f"{self.path} cannot be made: {error.strerror}; choose another --run-dir") from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -113,10 +113,12 @@ class RunDirectory:
         """Read the configuration.
 
         Raises:
-            WrongCall: This is not the directory of a run.
+            UsageError: This is not the directory of a run.
         """
         if not self.config_file.is_file():
-            raise WrongCall(f"{self.path} is not a run: it has no config.yaml; name the directory that kova train made")
+            raise UsageError(
+                f"{self.path} is not a run: it has no config.yaml; name the directory that kova train made"
+            )
         return RunConfig.from_yaml(self.config_file)
 
     def write_status(self, state: str, **details: Any) -> None:

@@ -23,13 +23,13 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from kova.errors import CovarianceTooLarge
+from kova.experiments.errors import UsageError, one_line
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import ALGORITHMS, RunConfig, upstream_of
 from kova.experiments.runs.expressions import resolve
 from kova.experiments.runs.logs import STEP, MonitorCSV, make_logger
 from kova.experiments.runs.provenance import add_maker, provenance
 from kova.experiments.runs.run_directory import MADE_BY, RunDirectory
-from kova.experiments.errors import WrongCall, one_line
 
 MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
 
@@ -46,7 +46,7 @@ def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
     """Return the untrained model of a run.
 
     Raises:
-        WrongCall: The settings do not go together, or not with the environment.
+        UsageError: The settings do not go together, or not with the environment.
     """
     algorithm, critic = _algorithm(config)
     _check_actions(config, env)
@@ -69,10 +69,10 @@ def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
             **settings,
         )
     except CovarianceTooLarge as error:
-        raise WrongCall(f"critic.covariance: {one_line(error)}") from error
+        raise UsageError(f"critic.covariance: {one_line(error)}") from error
     except Exception as error:
         # Upstream refuses what it cannot do with errors of many kinds; nothing has been trained or written yet.
-        raise WrongCall(f"{config.algo} on {config.env}: {one_line(error)}") from error
+        raise UsageError(f"{config.algo} on {config.env}: {one_line(error)}") from error
 
 
 def _algorithm(config: RunConfig) -> tuple[Callable[..., BaseAlgorithm], dict[str, Any]]:
@@ -89,11 +89,11 @@ def _check_actions(config: RunConfig, env: VecEnv) -> None:
     """Name the algorithms that do, where the actions are of a kind that this one does not take."""
     discrete = isinstance(env.action_space, spaces.Discrete)
     if config.algo == "dqn" and not discrete:
-        raise WrongCall(
+        raise UsageError(
             f"dqn needs a choice of actions and {config.env} has continuous ones; use ppo, trpo, a2c or ddpg"
         )
     if config.algo == "ddpg" and not isinstance(env.action_space, spaces.Box):
-        raise WrongCall(f"ddpg needs continuous actions and {config.env} has a choice; use ppo, trpo, a2c or dqn")
+        raise UsageError(f"ddpg needs continuous actions and {config.env} has a choice; use ppo, trpo, a2c or dqn")
 
 
 def _action_noise(sigma: float | None, env: VecEnv) -> NormalActionNoise | None:
@@ -112,7 +112,7 @@ class Training:
         watch: Makes the callbacks that show progress.
 
     Raises:
-        WrongCall: The run cannot be built, or its checkpoint cannot be read.
+        UsageError: The run cannot be built, or its checkpoint cannot be read.
     """
 
     def __init__(
@@ -236,11 +236,11 @@ def load(
     """Return model and environment of a checkpoint, with its replay buffer if it is ``to_train``.
 
     Raises:
-        WrongCall: It cannot be read.
+        UsageError: It cannot be read.
     """
     saved = checkpoint / NORMALIZATION
     if not saved.exists() and (config.normalize_observations or config.normalize_rewards):
-        raise WrongCall(f"the checkpoint {checkpoint} has no {NORMALIZATION}; {_way_out(checkpoint)}")
+        raise UsageError(f"the checkpoint {checkpoint} has no {NORMALIZATION}; {_way_out(checkpoint)}")
     try:
         env = environments.normalized(environments.make(config, render_mode), config, saved if saved.exists() else None)
         upstream = config.critic["optimizer"] == "upstream"
@@ -248,10 +248,10 @@ def load(
         model = algorithm.load(checkpoint / MODEL, env=env, device=config.algorithm.get("device", "cpu"))
         if isinstance(model, OffPolicyAlgorithm) and to_train:
             model.load_replay_buffer(checkpoint / REPLAY)
-    except WrongCall:
+    except UsageError:
         raise
     except Exception as error:
-        raise WrongCall(
+        raise UsageError(
             f"the checkpoint {checkpoint} cannot be read: {one_line(error)}; {_way_out(checkpoint)}"
         ) from error
     return model, env

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from kova.experiments.errors import UsageError, one_line
 from kova.experiments.runs.expressions import suggestion
-from kova.experiments.errors import WrongCall, one_line
 
 
 def read_fields(path: Path, kind: type, needed: tuple[str, ...]) -> dict[str, Any]:
@@ -21,22 +21,22 @@ def read_fields(path: Path, kind: type, needed: tuple[str, ...]) -> dict[str, An
         needed: Fields that must be there.
 
     Raises:
-        WrongCall: It cannot be read, is not a mapping, or has other names.
+        UsageError: It cannot be read, is not a mapping, or has other names.
     """
     try:
         content = yaml.load(path.read_text(), _UniqueKeys)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         # ValueError: not UTF-8, or a date that no calendar has.
-        raise WrongCall(f"{path} cannot be read: {one_line(error)}") from None
+        raise UsageError(f"{path} cannot be read: {one_line(error)}") from None
     if not isinstance(content, dict):
-        raise WrongCall(f"{path} must have {', '.join(needed)}, each with its value; it has none of them")
+        raise UsageError(f"{path} must have {', '.join(needed)}, each with its value; it has none of them")
     known = [entry.name for entry in fields(kind)]
     for name in content:
         if name not in known:
-            raise WrongCall(f"{path} has {name!r}, which is unknown{suggestion(str(name), known)}")
+            raise UsageError(f"{path} has {name!r}, which is unknown{suggestion(str(name), known)}")
     for name in needed:
         if name not in content:
-            raise WrongCall(f"{path} has no {name}; it must have {', '.join(needed)}")
+            raise UsageError(f"{path} has no {name}; it must have {', '.join(needed)}")
     return content
 
 

@@ -25,7 +25,7 @@ PROBE = 128
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RunCost:
     """Of one run.
 
     Attributes:
@@ -37,11 +37,11 @@ class Estimate:
     bytes: int
 
 
-def estimate(config: RunConfig) -> Estimate:
+def estimate(config: RunConfig) -> RunCost:
     """Train a little, with one thread, and scale up.
 
     Raises:
-        WrongCall: The run cannot be built.
+        UsageError: The run cannot be built.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -51,7 +51,7 @@ def estimate(config: RunConfig) -> Estimate:
         torch.set_num_threads(threads)
 
 
-def _probe(config: RunConfig) -> Estimate:
+def _probe(config: RunConfig) -> RunCost:
     env = environments.normalized(environments.make(config), config)
     model = build(config, env)
     frames, total = PROBE, config.steps
@@ -69,7 +69,7 @@ def _probe(config: RunConfig) -> Estimate:
     model.learn(frames, log_interval=10 * frames, reset_num_timesteps=False)
     seconds = (time.perf_counter() - start) / (model.num_timesteps - before)
     env.close()
-    return Estimate(seconds * total, _resident() + _held(model))
+    return RunCost(seconds * total, _resident() + _held(model))
 
 
 def _held(model: BaseAlgorithm) -> int:

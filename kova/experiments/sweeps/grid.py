@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from stable_baselines3.common.utils import LinearSchedule
 
-from kova.experiments.errors import WrongCall
+from kova.experiments.errors import UsageError
 from kova.experiments.runs.config import RunConfig, as_number, check_key
 from kova.experiments.runs.expressions import resolve, suggestion
 from kova.experiments.runs.yaml_file import read_fields
@@ -27,7 +27,7 @@ from kova.experiments.runs.yaml_file import read_fields
 #: Files that say which sweeps were run in a directory: sweep.yaml, sweep-2.yaml, …
 MANIFEST = "sweep"
 #: What an arm may say.
-OF_AN_ARM = ("critic", "set", "environments")
+ARM_KEYS = ("critic", "set", "environments")
 
 
 @dataclass(frozen=True)
@@ -86,24 +86,24 @@ class Sweep:
         for name in ("algorithms", "environments"):
             values = getattr(self, name)
             if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
-                raise WrongCall(f"{name} must be a list of names, got {values!r}")
+                raise UsageError(f"{name} must be a list of names, got {values!r}")
             if len(set(values)) < len(values):
-                raise WrongCall(f"{name} has a name twice: {', '.join(values)}")
+                raise UsageError(f"{name} has a name twice: {', '.join(values)}")
         if not isinstance(self.name, str) or self.name in ("", "..") or Path(self.name).name != self.name:
-            raise WrongCall(f"name must be a word without slashes, got {self.name!r}")
+            raise UsageError(f"name must be a word without slashes, got {self.name!r}")
         if not isinstance(self.preset, str):
-            raise WrongCall(f"preset must be a name, got {self.preset!r}")
+            raise UsageError(f"preset must be a name, got {self.preset!r}")
         _mapping("arms", self.arms)
         if not self.arms:
-            raise WrongCall("arms must name at least one way to train the critic, as in: arms: {Adam: {critic: adam}}")
+            raise UsageError("arms must name at least one way to train the critic, as in: arms: {Adam: {critic: adam}}")
         for arm, content in self.arms.items():
             for key in _mapping(f"arms.{arm}", content):
-                if key not in OF_AN_ARM:
-                    raise WrongCall(f"arms.{arm} has {key!r}, which is unknown{suggestion(str(key), OF_AN_ARM)}")
+                if key not in ARM_KEYS:
+                    raise UsageError(f"arms.{arm} has {key!r}, which is unknown{suggestion(str(key), ARM_KEYS)}")
             _check_settings(f"arms.{arm}.set", content.get("set", {}))
             for env, values in _mapping(f"arms.{arm}.environments", content.get("environments", {})).items():
                 if env not in self.environments:
-                    raise WrongCall(f"arms.{arm}.environments has {env!r}{suggestion(env, self.environments)}")
+                    raise UsageError(f"arms.{arm}.environments has {env!r}{suggestion(env, self.environments)}")
                 _check_settings(f"arms.{arm}.environments.{env}", values)
         _check_settings("set", self.set)
         self._seeds()
@@ -113,20 +113,20 @@ class Sweep:
         """Read a sweep.
 
         Raises:
-            WrongCall: It cannot be read or is not a sweep.
+            UsageError: It cannot be read or is not a sweep.
         """
         content = read_fields(path, cls, ("algorithms", "environments", "arms"))
         try:
             return cls(**{"name": path.stem, **content})
-        except WrongCall as error:
-            raise WrongCall(f"{path}: {error}") from None
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
 
     @classmethod
     def find(cls, name: str) -> Sweep:
         """Return the sweep of a file, or one that comes with the package.
 
         Raises:
-            WrongCall: There is none, or it is not sound.
+            UsageError: There is none, or it is not sound.
         """
         shipped = shipped_sweeps()
         if name in shipped:
@@ -136,7 +136,7 @@ class Sweep:
         with suppress(OSError):
             if path.suffix in (".yaml", ".yml") or path.exists():
                 return cls.from_file(path)
-        raise WrongCall(f"sweep {name!r} is neither a file nor one that comes with kova{suggestion(name, shipped)}")
+        raise UsageError(f"sweep {name!r} is neither a file nor one that comes with kova{suggestion(name, shipped)}")
 
     def changed(self, seeds: int | None, settings: Mapping[str, Any]) -> Sweep:
         """Return this sweep with another number of seeds and further settings for every run."""
@@ -146,13 +146,13 @@ class Sweep:
         """Return every run, seed by seed: a sweep that is stopped half-way has all arms on some seeds.
 
         Raises:
-            WrongCall: A run's settings are not sound, or two arms are the same.
+            UsageError: A run's settings are not sound, or two arms are the same.
         """
         found: dict[str, PlannedRun] = {}
         for run in self._grid():
             other = found.setdefault(run.key, run)
             if other is not run:
-                raise WrongCall(
+                raise UsageError(
                     f"arms {other.arm!r} and {run.arm!r} are the same run on {run.config.env}; leave one out"
                 )
         return list(found.values())
@@ -169,8 +169,8 @@ class Sweep:
                     for arm, content in self.arms.items():
                         try:
                             yield PlannedRun(arm, self._config(algo, env, content, seed))
-                        except WrongCall as error:
-                            raise WrongCall(f"arm {arm!r}, {algo} on {env}: {error}") from None
+                        except UsageError as error:
+                            raise UsageError(f"arm {arm!r}, {algo} on {env}: {error}") from None
 
     def _config(self, algo: str, env: str, arm: Mapping[str, Any], seed: int) -> RunConfig:
         config = RunConfig.from_preset(algo, env, self.preset)
@@ -193,7 +193,7 @@ class Sweep:
         whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
         if whole and seeds and len(set(seeds)) == len(seeds):  # type: ignore[arg-type]
             return list(seeds)  # type: ignore[arg-type]
-        raise WrongCall(f"seeds must be a number >= 1 or a list of different whole numbers, got {seeds!r}")
+        raise UsageError(f"seeds must be a number >= 1 or a list of different whole numbers, got {seeds!r}")
 
 
 def resume_command(manifest: Path, words: Sequence[str] = ()) -> str:
@@ -209,16 +209,16 @@ def shipped_sweeps() -> dict[str, Path]:
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise WrongCall(f"{name} must be a mapping, got {value!r}")
+        raise UsageError(f"{name} must be a mapping, got {value!r}")
     for key in value:
         if not isinstance(key, str):
-            raise WrongCall(f"{name} has {key!r}, which is not a name; put it in quotes")
+            raise UsageError(f"{name} has {key!r}, which is not a name; put it in quotes")
     return value
 
 
 def _check_settings(name: str, value: Any) -> None:
     if "seed" in _mapping(name, value):
-        raise WrongCall(f"{name} has a seed; a sweep's seeds are its seeds: a number or a list")
+        raise UsageError(f"{name} has a seed; a sweep's seeds are its seeds: a number or a list")
 
 
 def canonical(value: Any) -> Any:

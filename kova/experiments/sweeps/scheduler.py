@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from kova.experiments.errors import WrongCall, one_line
+from kova.experiments.errors import UsageError, one_line
 from kova.experiments.runs.logs import STEP, read_rows
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.sweeps import worker
-from kova.experiments.sweeps.engines import Engine, Outcome
+from kova.experiments.sweeps.engines import Engine, ExitStatus
 from kova.experiments.sweeps.grid import PlannedRun
 
 State = Literal["waiting", "running", "finished", "failed"]
@@ -23,7 +23,7 @@ BUSY_PAUSE = (2.0, 60.0)
 
 
 @dataclass
-class Task:
+class Job:
     """A run and how far it has come.
 
     Attributes:
@@ -90,66 +90,66 @@ class Scheduler:
     """
 
     def __init__(self, runs: Sequence[PlannedRun], folder: Path, engine: Engine, attempts: int = 3) -> None:
-        self.tasks = [Task(run, folder / run.name) for run in runs]
+        self.jobs = [Job(run, folder / run.name) for run in runs]
         self._engine, self._attempts = engine, attempts
-        for task in self.tasks:
-            task.progressed()
-            if RunDirectory(task.path).is_finished():
-                task.state, task.kept = "finished", True
+        for job in self.jobs:
+            job.progressed()
+            if RunDirectory(job.path).is_finished():
+                job.state, job.kept = "finished", True
 
-    def run(self, watch: Callable[[Sequence[Task]], None] = lambda tasks: None) -> None:
+    def run(self, watch: Callable[[Sequence[Job]], None] = lambda jobs: None) -> None:
         """Bring all runs to an end; ``watch`` is called about four times a second.
 
         Whatever ends this call ends the processes it started.
         """
         try:
-            while any(task.state in ("waiting", "running") for task in self.tasks):
-                for task in self.tasks:
-                    if task.ready and self._running() < self._engine.slots:
-                        self._start(task)
-                watch(self.tasks)
+            while any(job.state in ("waiting", "running") for job in self.jobs):
+                for job in self.jobs:
+                    if job.ready and self._running() < self._engine.slots:
+                        self._start(job)
+                watch(self.jobs)
                 outcomes = {outcome.run: outcome for outcome in self._engine.ended(timeout=0.25)}
-                for task in self.tasks:
-                    if task.path in outcomes:
-                        self._take(task, outcomes[task.path])
-            watch(self.tasks)
+                for job in self.jobs:
+                    if job.path in outcomes:
+                        self._take(job, outcomes[job.path])
+            watch(self.jobs)
         finally:
             self._engine.stop()
 
     def _running(self) -> int:
-        return sum(task.state == "running" for task in self.tasks)
+        return sum(job.state == "running" for job in self.jobs)
 
-    def _start(self, task: Task) -> None:
-        directory = RunDirectory(task.path)
+    def _start(self, job: Job) -> None:
+        directory = RunDirectory(job.path)
         try:
             if directory.is_busy():
-                task.hold_back()
+                job.hold_back()
                 return
             if not directory.config_file.is_file():
-                directory.create(task.run.config)
-            self._engine.start(task.path)
-            task.state, task.message = "running", ""
-        except WrongCall:
-            task.state, task.message = (
+                directory.create(job.run.config)
+            self._engine.start(job.path)
+            job.state, job.message = "running", ""
+        except UsageError:
+            job.state, job.message = (
                 "failed",
                 "its directory is there without a config.yaml; delete it and call again",
             )
         except OSError as error:
-            self._count_failure(task, one_line(error))
+            self._count_failure(job, one_line(error))
 
-    def _take(self, task: Task, outcome: Outcome) -> None:
+    def _take(self, job: Job, outcome: ExitStatus) -> None:
         """Note how an execution ended."""
         # Its word, or what it left behind: on a network's disk the one may come before the other.
-        if outcome.code == worker.FINISHED or RunDirectory(task.path).is_finished():
-            task.state, task.message = "finished", ""
+        if outcome.code == worker.FINISHED or RunDirectory(job.path).is_finished():
+            job.state, job.message = "finished", ""
         elif outcome.code == worker.BUSY:
-            task.hold_back()
+            job.hold_back()
         elif outcome.code == worker.REFUSED:
-            task.state, task.message = "failed", outcome.message
+            job.state, job.message = "failed", outcome.message
         else:
-            self._count_failure(task, outcome.message)
+            self._count_failure(job, outcome.message)
 
-    def _count_failure(self, task: Task, message: str) -> None:
-        task.failures = 0 if task.progressed() else task.failures + 1
-        task.state = "failed" if task.failures >= self._attempts else "waiting"
-        task.message = message
+    def _count_failure(self, job: Job, message: str) -> None:
+        job.failures = 0 if job.progressed() else job.failures + 1
+        job.state = "failed" if job.failures >= self._attempts else "waiting"
+        job.message = message

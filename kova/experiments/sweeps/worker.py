@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kova.experiments.errors import WrongCall, one_line
+from kova.experiments.errors import UsageError, one_line
 from kova.experiments.runs.run_directory import Busy, RunDirectory
 from kova.experiments.runs.training import Training
 
@@ -43,7 +43,7 @@ def _train(directory: RunDirectory) -> int:
     directory.discard_drafts()
     try:
         Training(directory.config(), directory).run()
-    except WrongCall as error:
+    except UsageError as error:
         directory.write_status("failed", error=one_line(error))
         sys.stderr.write(f"{one_line(error)}\n")
         # A full disk, or too little memory, passes; and what has been trained before can be trained.

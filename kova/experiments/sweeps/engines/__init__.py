@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from kova.experiments.errors import WrongCall
+from kova.experiments.errors import UsageError
 from kova.experiments.runs.expressions import suggestion
-from kova.experiments.sweeps.engines.base import Engine, Outcome
+from kova.experiments.sweeps.engines.base import Engine, ExitStatus
 from kova.experiments.sweeps.engines.local import LocalEngine
 
-__all__ = ["ENGINES", "Engine", "LocalEngine", "Outcome", "check", "make", "slots"]
+__all__ = ["ENGINES", "Engine", "ExitStatus", "LocalEngine", "check", "make", "slots"]
 
 
 def slots(jobs: int | None) -> int:
@@ -26,7 +26,7 @@ def _ray(jobs: int | None, address: str | None, fetch: bool) -> Engine:
     try:
         from kova.experiments.sweeps.engines.ray import RayEngine
     except ModuleNotFoundError:
-        raise WrongCall('ray is missing; --engine ray needs: pip install "kova-rl[experiments,ray]"') from None
+        raise UsageError('ray is missing; --engine ray needs: pip install "kova-rl[experiments,ray]"') from None
     return RayEngine(address=address, slots=jobs, fetch=fetch)
 
 
@@ -38,12 +38,12 @@ def check(name: str, *, address: str | None = None, fetch: bool = False) -> None
     """Check the arguments of :func:`make`.
 
     Raises:
-        WrongCall: There is no such engine, or it does not take the other arguments.
+        UsageError: There is no such engine, or it does not take the other arguments.
     """
     if name not in ENGINES:
-        raise WrongCall(f"engine {name!r} is unknown{suggestion(name, ENGINES)}")
+        raise UsageError(f"engine {name!r} is unknown{suggestion(name, ENGINES)}")
     if name == "local" and (address is not None or fetch):
-        raise WrongCall("--address and --fetch are for a cluster; add --engine ray, or leave them out")
+        raise UsageError("--address and --fetch are for a cluster; add --engine ray, or leave them out")
 
 
 def make(name: str, *, jobs: int | None = None, address: str | None = None, fetch: bool = False) -> Engine:
@@ -56,7 +56,7 @@ def make(name: str, *, jobs: int | None = None, address: str | None = None, fetc
         fetch: Whether a cluster's nodes have no disk in common with this machine.
 
     Raises:
-        WrongCall: There is no such engine, it is not installed or cannot be reached, or it does not take the arguments.
+        UsageError: There is no such engine, it is not installed or cannot be reached, or it refuses the arguments.
     """
     check(name, address=address, fetch=fetch)
     return ENGINES[name](jobs, address, fetch)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExitStatus:
     """How the execution of a run ended.
 
     Attributes:
@@ -32,7 +32,7 @@ class Engine(Protocol):
     def start(self, run: Path) -> None:
         """Begin to execute the run of a directory."""
 
-    def ended(self, timeout: float) -> list[Outcome]:
+    def ended(self, timeout: float) -> list[ExitStatus]:
         """Wait for up to ``timeout`` seconds, and return what ended since the last call."""
 
     def stop(self) -> None:

@@ -6,8 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from kova.experiments.sweeps.engines.base import Outcome
-from kova.experiments.sweeps.engines.process import last_words, spawn
+from kova.experiments.sweeps.engines.base import ExitStatus
+from kova.experiments.sweeps.engines.process import exit_message, spawn
 
 
 class LocalEngine:
@@ -25,7 +25,7 @@ class LocalEngine:
         """Start a process for the run."""
         self._running[run] = spawn(run)
 
-    def ended(self, timeout: float) -> list[Outcome]:
+    def ended(self, timeout: float) -> list[ExitStatus]:
         """Wait for processes to end."""
         until = time.monotonic() + timeout
         while True:
@@ -37,7 +37,9 @@ class LocalEngine:
             # Reaps it and closes the pipe.
             process.communicate()
             del self._running[run]
-        return [Outcome(run, process.returncode, last_words(run, process.returncode)) for run, process in over.items()]
+        return [
+            ExitStatus(run, process.returncode, exit_message(run, process.returncode)) for run, process in over.items()
+        ]
 
     def stop(self) -> None:
         """Kill the processes."""

@@ -28,7 +28,7 @@ def spawn(run: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def last_words(run: Path, code: int) -> str:
+def exit_message(run: Path, code: int) -> str:
     """Return one line about how the process ended."""
     if code < 0:
         return f"killed by signal {-code}"

@@ -21,11 +21,11 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from kova.experiments.errors import WrongCall, one_line
+from kova.experiments.errors import UsageError, one_line
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.sweeps import worker
-from kova.experiments.sweeps.engines.base import Outcome
-from kova.experiments.sweeps.engines.process import last_words, spawn
+from kova.experiments.sweeps.engines.base import ExitStatus
+from kova.experiments.sweeps.engines.process import exit_message, spawn
 
 
 @ray.remote(num_cpus=1, max_retries=0)
@@ -52,7 +52,7 @@ def _execute(run: Path) -> tuple[int, str]:
     process = spawn(run)
     process.wait()
     process.communicate()
-    return process.returncode, last_words(run, process.returncode)
+    return process.returncode, exit_message(run, process.returncode)
 
 
 def _packed(run: Path) -> bytes:
@@ -79,7 +79,7 @@ class RayEngine:
         fetch: The nodes do not share this machine's disk.
 
     Raises:
-        WrongCall: The cluster cannot be reached.
+        UsageError: The cluster cannot be reached.
     """
 
     def __init__(self, address: str | None = None, slots: int | None = None, *, fetch: bool = False) -> None:
@@ -87,7 +87,7 @@ class RayEngine:
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise WrongCall(
+            raise UsageError(
                 f"the Ray cluster at {address!r} cannot be reached: {one_line(error)}; "
                 "leave --address out to start one on this machine"
             ) from None
@@ -108,7 +108,7 @@ class RayEngine:
             handle = _in_place.remote(str(path))
         self._running[handle] = run
 
-    def ended(self, timeout: float) -> list[Outcome]:
+    def ended(self, timeout: float) -> list[ExitStatus]:
         """Wait for tasks to end."""
         if not self._running:
             time.sleep(timeout)
@@ -116,7 +116,7 @@ class RayEngine:
         handles, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout)
         return [self._outcome(handle, self._running.pop(handle)) for handle in handles]
 
-    def _outcome(self, handle: Any, run: Path) -> Outcome:
+    def _outcome(self, handle: Any, run: Path) -> ExitStatus:
         try:
             code, words, *files = ray.get(handle)
             if files:
@@ -124,8 +124,8 @@ class RayEngine:
         except (RayError, OSError, tarfile.TarError) as error:
             # Ray puts the traceback first and what was wrong last.
             lines = str(getattr(error, "cause", None) or error).strip().splitlines()
-            return Outcome(run, worker.FAILED, lines[-1] if lines else type(error).__name__)
-        return Outcome(run, code, words)
+            return ExitStatus(run, worker.FAILED, lines[-1] if lines else type(error).__name__)
+        return ExitStatus(run, code, words)
 
     def stop(self) -> None:
         """Cancel the tasks and leave the cluster."""
@@ -144,7 +144,7 @@ def _check_address(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
-        raise WrongCall(
+        raise UsageError(
             f"the Ray cluster at {address!r} cannot be reached: {one_line(error)}; "
             "leave --address out to start one on this machine"
         ) from None
