@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ _CUT_MEAN = (
 MEMORY = 200
 
 
+@dataclass(frozen=True)
 class Calibration:
     """A running, robust estimate of s in Cov(innovations) = s · S.
 
@@ -32,34 +34,30 @@ class Calibration:
         batches: How many were seen.
     """
 
-    def __init__(self) -> None:
-        self.scale = 1.0
-        self.batches = 0
+    scale: float = 1.0
+    batches: int = 0
 
-    def update(self, standardised: Tensor) -> None:
-        """Take in the e of one batch, (N,)."""
-        self.batches += 1
-        rate = max(1.0 / self.batches, 1.0 / MEMORY)
+    def updated(self, standardised: Tensor) -> Calibration:
+        """Return the estimate after one more batch, whose e is (N,)."""
+        batches = self.batches + 1
+        rate = max(1.0 / batches, 1.0 / MEMORY)
         cut = float((standardised.square() / self.scale).clamp(max=CUT**2).mean()) / _CUT_MEAN
         # The floor keeps s positive when a label is met exactly.
-        self.scale *= max(1.0 + rate * (cut - 1.0), 1e-3)
-        self.scale = min(max(self.scale, torch.finfo(torch.float32).tiny), torch.finfo(torch.float32).max)
+        scale = self.scale * max(1.0 + rate * (cut - 1.0), 1e-3)
+        return Calibration(min(max(scale, torch.finfo(torch.float32).tiny), torch.finfo(torch.float32).max), batches)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a snapshot."""
         return {"scale": self.scale, "batches": self.batches}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a snapshot that :meth:`check` accepts."""
-        self.scale, self.batches = float(state["scale"]), int(state["batches"])
+    @classmethod
+    def from_state_dict(cls, state: object) -> Calibration:
+        """Return the estimate of a snapshot.
 
-    @staticmethod
-    def check(state: object) -> None:
-        """Raise ``ValueError`` unless ``state`` is a snapshot."""
+        Raises:
+            ValueError: It is not one.
+        """
         sound = isinstance(state, dict) and isinstance(state.get("batches"), int) and state["batches"] >= 0
         if not sound or not isinstance(state, dict) or not 0.0 < float(state.get("scale", 0.0)) < math.inf:
             raise ValueError(f"the checkpoint's calibration is {state!r}, expected a scale > 0 and a count")
-
-    def __repr__(self) -> str:
-        """Say the factor."""
-        return f"Calibration(scale={self.scale:.4g}, batches={self.batches})"
+        return cls(float(state["scale"]), state["batches"])

@@ -19,6 +19,11 @@ def available_bytes(device: torch.device) -> int:
     return int(DEFAULT_SHARE * min(_free_on_machine(), _free_in_cgroup()))
 
 
+def ran_out(error: BaseException) -> bool:
+    """Say whether an error means that no memory was left; for the CPU torch has no type of its own."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
 def human(size: int) -> str:
     """Return a size with its unit, e.g. ``67.6 GB``."""
     value = float(size)

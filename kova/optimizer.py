@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +18,16 @@ from kova.covariance.base import Covariance
 from kova.errors import NumericalError
 from kova.evolution import Evolution, FadingMemory
 from kova.factorise import cholesky_with_retry
+from kova.interrupts import HeldSignals
 from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import Observation, ObservationFn
+from kova.modes import without_modes
 from kova.noise import Batch, BatchSize, Memory, Noise
 from kova.observation_noise import ObservationNoise
 from kova.posterior import Predictive, check_variance
 from kova.step_report import StepReport, measure
+
+T = TypeVar("T")
 
 #: Of the state_dict.
 FORMAT = 1
@@ -133,14 +136,23 @@ class KOVA(torch.optim.Optimizer):
 
         After any of them θ, P and the counters are bit-identical to before the call.
         """
-        with self._plain_arithmetic():
-            jacobian, y, known = self._observe(inputs, targets, ratio, next_variance)
-            try:
-                return self._condition(jacobian, y, known, noise)
-            except NumericalError:
-                # The usual cause has a clearer name.
-                jacobian.check_finite()
-                raise
+        return self._compute(lambda: self._step(inputs, targets, ratio, noise, next_variance))
+
+    def _step(
+        self,
+        inputs: Inputs,
+        targets: Tensor,
+        ratio: Tensor | None,
+        noise: float | Tensor | None,
+        next_variance: Tensor | None,
+    ) -> StepReport:
+        jacobian, y, known = self._observe(inputs, targets, ratio, next_variance)
+        try:
+            return self._condition(jacobian, y, known, noise)
+        except NumericalError:
+            # The usual cause has a clearer name.
+            jacobian.check_finite()
+            raise
 
     def _observe(
         self, inputs: Inputs, targets: Tensor, ratio: Tensor | None, next_variance: Tensor | None
@@ -189,13 +201,15 @@ class KOVA(torch.optim.Optimizer):
         store = P.condition(L, alpha)
         standardised = standardised.squeeze(1)
         measured = measure(gram, P_n.log_det, L, delta, standardised, weights, alpha)
+        calibration = self.calibration.updated(standardised)
 
-        store()
-        for parameter, value in zip(self.observation.parameters.values(), moved, strict=True):
-            parameter.copy_(value)
-        self.calibration.update(standardised)
-        self._noise_memory = memory
-        self.steps += 1
+        # All that can fail has been done. Held signals arrive when θ and P belong together again.
+        with HeldSignals():
+            store()
+            for parameter, value in zip(self.observation.parameters.values(), moved, strict=True):
+                parameter.copy_(value)
+            self.calibration, self._noise_memory = calibration, memory
+            self.steps += 1
         return StepReport(
             **measured, update_norm=update.norm(), mean_variance=self.covariance.mean_variance(), innovation=delta
         )
@@ -227,8 +241,7 @@ class KOVA(torch.optim.Optimizer):
             TypeError: An argument is of the wrong kind.
             ValueError: Wrong shape, dtype or device, non-finite or negative numbers.
         """
-        with self._plain_arithmetic():
-            mean, variance = self._moments(inputs)
+        mean, variance = self._compute(lambda: self._moments(inputs))
         noise = torch.zeros_like(mean)
         if observation_noise is not None:
             noise = noise + check_variance(observation_noise, mean)
@@ -265,8 +278,7 @@ class KOVA(torch.optim.Optimizer):
             NumericalError: P has no Cholesky factor.
         """
         count = _checks.count("count", count)
-        with self._plain_arithmetic():
-            draws = self.covariance.sample(count, generator)
+        draws = self._compute(lambda: self.covariance.sample(count, generator))
         parameters = self.observation.parameters
         parts = draws.split([parameter.numel() for parameter in parameters.values()], dim=1)
         return {
@@ -305,15 +317,13 @@ class KOVA(torch.optim.Optimizer):
         if not isinstance(state_dict["steps"], int) or state_dict["steps"] < 0:
             raise ValueError(f"state_dict has steps = {state_dict['steps']!r}, expected a count")
         self.covariance.check_state(state_dict["covariance"])
-        calibration = state_dict.get("calibration", Calibration().state_dict())
-        Calibration.check(calibration)
+        calibration = Calibration.from_state_dict(state_dict.get("calibration", Calibration().state_dict()))
         memory = _check_memory(state_dict.get("noise_memory", {}))
-        with self._plain_arithmetic():
+        with HeldSignals():
             super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-            self.covariance.load_state_dict(state_dict["covariance"])
-        self.calibration.load_state_dict(calibration)
-        self._noise_memory = memory
-        self.steps = state_dict["steps"]
+            self._compute(lambda: self.covariance.load_state_dict(state_dict["covariance"]))
+            self.calibration, self._noise_memory = calibration, memory
+            self.steps = state_dict["steps"]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take the critic's parameters, once.
@@ -345,20 +355,16 @@ class KOVA(torch.optim.Optimizer):
     def _parameter_shapes(self) -> list[tuple[str, list[int]]]:
         return [(name, list(parameter.shape)) for name, parameter in self.observation.parameters.items()]
 
-    @contextmanager
-    def _plain_arithmetic(self) -> Iterator[None]:
-        """Follow the module to its device, and keep the caller's autograd, inference and autocast modes out."""
+    def _compute(self, work: Callable[[], T]) -> T:
+        """Return ``work()``, done on the device the module is on now and outside the caller's torch modes."""
         device = self.observation.device
-        with ExitStack() as modes:
-            # Leaving inference mode turns autograd on, so it comes first.
-            if torch.is_inference_mode_enabled():
-                modes.enter_context(torch.inference_mode(False))
-            modes.enter_context(torch.no_grad())
-            if torch.is_autocast_enabled(device.type):
-                modes.enter_context(torch.autocast(device.type, enabled=False))
+
+        def compute() -> T:
             if self.covariance.device != device:
                 self.covariance.to(device)
-            yield
+            return work()
+
+        return without_modes(device, compute)
 
     def _moved(self, update: Tensor) -> list[Tensor]:
         """Return the parameters plus the update, checked in their own dtype."""

@@ -120,9 +120,9 @@ def test_the_estimate_is_unbiased_and_ignores_outliers():
     clean, dirty = Calibration(), Calibration()
     for _ in range(2_000):
         standardised = 2.0 * torch.randn(100, generator=generator)
-        clean.update(standardised)
+        clean = clean.updated(standardised)
         standardised[0] *= 1_000.0
-        dirty.update(standardised)
+        dirty = dirty.updated(standardised)
     assert clean.scale == pytest.approx(4.0, rel=0.1)
     assert dirty.scale == pytest.approx(4.0, rel=0.2)
 
@@ -130,10 +130,10 @@ def test_the_estimate_is_unbiased_and_ignores_outliers():
 def test_labels_met_exactly_do_not_end_it():
     calibration = Calibration()
     for _ in range(100):
-        calibration.update(torch.zeros(4))
+        calibration = calibration.updated(torch.zeros(4))
     assert calibration.scale > 0.0
     for _ in range(1_000):
-        calibration.update(torch.randn(4))
+        calibration = calibration.updated(torch.randn(4))
     assert 0.3 < calibration.scale < 3.0
 
 

@@ -80,11 +80,17 @@ class Blockwise(Covariance):
             part.product(given, written, scale, shift)
         return out
 
-    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
-        """Update every part; see :meth:`Part.update`."""
+    def prepare(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> Callable[[], None]:
+        """Prepare the update of every part, see :meth:`Part.prepare`, and return what stores them all."""
         sizes = [part.size for part in self._parts]
-        for part, own, diagonal in zip(self._parts, columns.split(sizes), variances.split(sizes), strict=True):
-            part.update(scale, shift, own, lost, diagonal)
+        pieces = zip(self._parts, columns.split(sizes), variances.split(sizes), strict=True)
+        stores = [part.prepare(scale, shift, own, lost, diagonal) for part, own, diagonal in pieces]
+
+        def store() -> None:
+            for store_part in stores:
+                store_part()
+
+        return store
 
     def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
         """Return columns columnsᵀ, cut to the parts, times right."""
@@ -129,10 +135,11 @@ class Blockwise(Covariance):
 
     def to(self, device: torch.device) -> None:
         """Move the parts."""
-        self.device = device
         self._workspace = Workspace(self.dtype, device)
         for part in self._parts:
             part.to(device)
+        # Last: an interrupted move is done again.
+        self.device = device
 
     def _content(self) -> dict[str, Any]:
         return {"parts": [part.content() for part in self._parts]}
@@ -206,7 +213,7 @@ class BlockwisePrediction(Prediction):
             columns = torch.cat([columns, self.span.directions * math.sqrt(self.span.weight)], dim=1)
         if not _checks.all_finite(variances):
             raise NumericalError("the updated covariance is not finite; nothing was changed")
-        return lambda: self.covariance.update(self.scale, self.shift, columns, lost, variances)
+        return self.covariance.prepare(self.scale, self.shift, columns, lost, variances)
 
     def _scaled(self, factor: float) -> Self:
         span = self.span and replace(

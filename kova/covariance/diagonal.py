@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-import torch
-from torch import Tensor
+from typing import ClassVar
 
 from kova.covariance.base import Cost
 from kova.covariance.blockwise import Blockwise
 from kova.covariance.layout import Layout
-from kova.covariance.storage.part import Part, check_entry
+from kova.covariance.storage.diagonal import DiagonalPart
+from kova.covariance.storage.part import Part
 
 
 class Diagonal(Blockwise):
@@ -25,61 +23,3 @@ class Diagonal(Blockwise):
 
     def _cut(self) -> list[Part]:
         return [DiagonalPart(self.dim, self.prior_variance, self.dtype, self.device)]
-
-
-class DiagonalPart(Part):
-    """Uncorrelated parameters.
-
-    Args:
-        size: How many.
-        prior_variance: Of each, at first.
-        dtype: Precision.
-        device: Where they are stored.
-    """
-
-    def __init__(self, size: int, prior_variance: float, dtype: torch.dtype, device: torch.device) -> None:
-        self.size = size
-        self.variances = torch.full((size,), prior_variance, dtype=dtype, device=device)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.variances.nbytes
-
-    def product(self, right: Tensor, out: Tensor, scale: float, shift: float) -> None:
-        """Write (scale · P + shift · I) right."""
-        torch.mul(right, (self.variances * scale + shift)[:, None], out=out)
-
-    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
-        """Keep the diagonal of the update."""
-        # Far below the variance it is subtracted from, a downdate can round to just below zero.
-        self.variances = variances.clamp(min=0.0)
-
-    def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
-        """Return diag(columns columnsᵀ) right."""
-        return right * columns.square().sum(1)[:, None]
-
-    def dense(self) -> Tensor:
-        """Return the diagonal matrix."""
-        return torch.diag(self.variances)
-
-    def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
-        """Draw each parameter by itself."""
-        like = self.variances
-        return torch.randn(count, self.size, dtype=like.dtype, device=like.device, generator=generator) * like.sqrt()
-
-    def content(self) -> dict[str, Any]:
-        """Return the variances."""
-        return {"variances": self.variances.clone()}
-
-    def check(self, content: dict[str, Any]) -> None:
-        """Check shape, dtype and numbers."""
-        check_entry("variances", content["variances"], (self.size,), self.variances.dtype)
-
-    def restore(self, content: dict[str, Any]) -> None:
-        """Take over the variances."""
-        self.variances = content["variances"].to(self.variances.device, copy=True)
-
-    def to(self, device: torch.device) -> None:
-        """Move the variances."""
-        self.variances = self.variances.to(device)

@@ -21,8 +21,9 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
-from kova import _checks
+from kova import _checks, memory
 from kova._checks import Inputs
+from kova.interrupts import HeldSignals
 from kova.linearisation import layer_rules as rules
 from kova.linearisation.jacobian import Columns, DenseColumns, Jacobian
 
@@ -122,8 +123,7 @@ class Observation:
         ``None`` stands for the parameters outside the plan's layers.
         """
         calls = _Calls(plan.layers)
-        with torch.enable_grad(), calls:
-            output = self._call(inputs, size)
+        output = calls.during(lambda: self._call(inputs, size))
         values = _checks.finite("h(u; θ)", output.detach())
         if not output.requires_grad:
             raise ValueError("h(u; θ) does not depend on any parameter that requires grad")
@@ -167,11 +167,10 @@ class Observation:
         if not loop:
             try:
                 return self._rows_by_func(names, inputs, output.detach(), dtype), False
-            except torch.OutOfMemoryError:
-                raise
-            except (RuntimeError, NotImplementedError):
+            except (RuntimeError, NotImplementedError) as error:
                 # Recurrent cells, data-dependent control flow, random layers: vmap cannot follow them.
-                pass
+                if memory.ran_out(error):
+                    raise
         return self._rows_by_loop(names, output, dtype), True
 
     def _rows_by_func(self, names: list[str], inputs: Inputs, values: Tensor, dtype: torch.dtype) -> dict[str, Columns]:
@@ -194,7 +193,10 @@ class Observation:
     def _rows_by_loop(self, names: list[str], output: Tensor, dtype: torch.dtype) -> dict[str, Columns]:
         parameters = [self.parameters[name] for name in names]
         rows: list[list[Tensor]] = [[] for _ in names]
-        for value in output.unbind():
+        # One sample's value is part of the graph only where autograd is on.
+        with torch.enable_grad():
+            values = output.unbind()
+        for value in values:
             found = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
             for row, gradient, parameter in zip(rows, found, parameters, strict=True):
                 row.append((torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1).to(dtype))
@@ -237,9 +239,9 @@ class Observation:
         """Return h(u; θ) as the critic gives it, flattened to (N,)."""
         try:
             output = self.module(inputs) if self.function is None else self.function(self.module, inputs)
-        except torch.OutOfMemoryError:
-            raise
         except (RuntimeError, IndexError, KeyError, TypeError) as error:
+            if memory.ran_out(error):
+                raise
             what = ", ".join(f"{tuple(leaf.shape)} {leaf.dtype}" for leaf in _tensors(inputs))
             raise ValueError(f"the critic cannot be evaluated on inputs {what}: {error}") from error
         if not isinstance(output, Tensor):
@@ -254,17 +256,28 @@ class Observation:
 
 
 class _Calls:
-    """Records what goes in and out of some layers while it is entered."""
+    """Records what goes in and out of some layers during a call."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self._seen: dict[nn.Module, list[tuple[Tensor, int, Tensor, int]]] = {layer: [] for layer in layers}
         self._unclear: set[nn.Module] = set()
         self._handles: list[RemovableHandle] = []
 
-    def __enter__(self) -> None:
-        self._handles = [layer.register_forward_hook(self._record) for layer in self._seen]
+    def during(self, call: Callable[[], Tensor]) -> Tensor:
+        """Return what ``call`` gives with autograd on; whatever interrupts it, no hook stays on the layers."""
+        try:
+            try:
+                with HeldSignals():
+                    self._handles = [layer.register_forward_hook(self._record) for layer in self._seen]
+                with torch.enable_grad():
+                    return call()
+            finally:
+                self._remove()
+        finally:
+            # A signal may have interrupted the first removal.
+            self._remove()
 
-    def __exit__(self, *_: object) -> None:
+    def _remove(self) -> None:
         for handle in self._handles:
             handle.remove()
 

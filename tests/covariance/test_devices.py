@@ -28,7 +28,7 @@ def exercise(covariance: Blockwise) -> None:
     right = torch.empty(56, 8, device=META)
     assert covariance.product(right, 1.1, 0.1).device == META
     assert covariance.outer_product(right, right).device == META
-    covariance.update(1.1, 0.1, right, 5, torch.empty(56, device=META))
+    covariance.prepare(1.1, 0.1, right, 5, torch.empty(56, device=META))()
     for result in (covariance.diagonal(), covariance.dense(), covariance.mean_variance(), covariance.trace()):
         assert result.device == META
     assert covariance.to_theta(torch.empty(56, device=META)).device == META

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,19 +51,26 @@ class BatchedPart(Part):
         target = out.view(self._count, self._width, -1)
         torch.baddbmm(given, self._blocks, given, beta=shift, alpha=scale, out=target)
 
-    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
-        """Apply the update to every block."""
+    def prepare(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> Callable[[], None]:
+        """Update every block, in place."""
         split = columns.view(self._count, self._width, -1)
         reduce, grow = split[..., :lost], split[..., lost:]
-        self._blocks.baddbmm_(reduce, reduce.mT, beta=scale, alpha=-1.0)
-        if grow.shape[2]:
-            self._blocks.baddbmm_(grow, grow.mT)
-        if shift:
-            self._diagonals().add_(shift)
-        self._updates = (self._updates + 1) % SYMMETRISE_EVERY
-        if self._updates == 0:
-            self._blocks.add_(self._blocks.mT.clone()).mul_(0.5)
-        self.variances = self._diagonals().reshape(-1)
+        updates = (self._updates + 1) % SYMMETRISE_EVERY
+        transposed = torch.empty_like(self._blocks) if updates == 0 else None
+        diagonal = torch.empty_like(self.variances)
+
+        def store() -> None:
+            self._blocks.baddbmm_(reduce, reduce.mT, beta=scale, alpha=-1.0)
+            if grow.shape[2]:
+                self._blocks.baddbmm_(grow, grow.mT)
+            if shift:
+                self._diagonals().add_(shift)
+            if transposed is not None:
+                self._blocks.add_(transposed.copy_(self._blocks.mT)).mul_(0.5)
+            diagonal.view(self._count, self._width).copy_(self._diagonals())
+            self._updates, self.variances = updates, diagonal
+
+        return store
 
     def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
         """Return columns columnsᵀ, cut to the blocks, times right."""

@@ -7,13 +7,14 @@ in as one larger, faster product, which also folds s. All numbers equal those of
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kova.covariance.storage.part import Part, check_entry, check_number
-from kova.covariance.storage.symmetric import SymmetricMatrix
+from kova.covariance.storage.symmetric import Scratch, SymmetricMatrix
 from kova.factorise import cholesky_with_jitter
 
 #: Rows of U, four batches of 64: deeper costs memory traffic in the product, shallower leaves the flush skinny.
@@ -71,44 +72,58 @@ class DensePart(Part):
                 rows, signs = self._rows[: self._used], self._signs[: self._used]
                 out.addmm_(rows.T, (rows @ right).mul_(signs[:, None]), alpha=total)
 
-    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
-        """Defer the update, or fold it and all deferred ones."""
+    def prepare(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> Callable[[], None]:
+        """Defer the update in U; where U has no room, fold it into B."""
         added = columns.shape[1]
-        if self._used and self._used + added > self._capacity:
-            self._flush(self._rows[: self._used], self._deferred_signs())
-        self._shift = scale * self._shift + shift
-        self._scale *= scale
-        self.variances = variances
-        if self._scale == 0.0:
-            self._matrix.zero_()
-            self._used, self._gained, self._scale = 0, 0, 1.0
-        if added > self._capacity:
-            signs = None if lost == added else _signs(columns, lost)
-            self._flush((columns / math.sqrt(self._scale)).T.contiguous(), signs)
-            return
-        end = self._used + added
-        torch.mul(columns.T, 1.0 / math.sqrt(self._scale), out=self._rows[self._used : end])
-        self._signs[self._used : self._used + lost] = -1.0
-        self._signs[self._used + lost : end] = 1.0
-        self._gained += added - lost
-        self._used = end
+        crowded = bool(self._used) and self._used + added > self._capacity
+        total = scale * (1.0 if crowded else self._scale)
+        # A factor of zero forgets B and U; the new rows then need no scale.
+        weight = 1.0 / math.sqrt(total) if total else 1.0
+        start = 0 if crowded or not total else self._used
+        end = start + added
+        # The place of the new rows is in use, or too small.
+        displaced = start < self._used or added > self._capacity
+        if displaced:
+            fresh = (columns.T * weight).contiguous()
+        else:
+            # Rows beyond those in use are nobody's: written now, they count when ``_used`` does.
+            fresh = torch.mul(columns.T, weight, out=self._rows[start:end])
         low, high = SCALE_RANGE
-        crowded = end == self._capacity or self._shift > SHIFT_LIMIT * self._prior_variance
-        if crowded or not low <= self._scale <= high:
-            self._flush(self._rows[:end], self._deferred_signs())
+        full = end >= self._capacity or scale * self._shift + shift > SHIFT_LIMIT * self._prior_variance
+        scratch = self._matrix.scratch(max(self._used, end))
 
-    def _deferred_signs(self) -> Tensor | None:
-        """σ of the deferred rows; ``None`` where all of them reduce P."""
-        return self._signs[: self._used] if self._gained else None
+        def store() -> None:
+            if crowded:
+                self._fold(self._rows[: self._used], self._signs[: self._used], scratch)
+            self._shift = scale * self._shift + shift
+            self._scale = total or 1.0
+            self.variances = variances
+            if not total:
+                self._matrix.zero_()
+                self._used = self._gained = 0
+            self._gained += added - lost
+            if added > self._capacity:
+                self._fold(fresh, _write_signs(scratch.signs[:added], lost), scratch)
+                return
+            if displaced:
+                self._rows[start:end] = fresh
+            _write_signs(self._signs[start:end], lost)
+            self._used = end
+            if full or not low <= self._scale <= high:
+                self._fold(self._rows[:end], self._signs[:end], scratch)
 
-    def _flush(self, rows: Tensor, signs: Tensor | None) -> None:
-        self._matrix.rank_update(rows, signs, self._scale)
+        return store
+
+    def _fold(self, rows: Tensor, signs: Tensor, scratch: Scratch) -> None:
+        """Add deferred rows to B, and s with them."""
+        self._matrix.rank_update(rows, signs if self._gained else None, self._scale, scratch)
         self._used, self._gained, self._scale = 0, 0, 1.0
         # c beyond the prior would have to cancel against B where the data hold P small.
         if self._shift > self._prior_variance:
             self._matrix.add_to_diagonal(self._shift)
             self._shift = 0.0
-        self.variances = self._matrix.diagonal() + self._shift
+        self._matrix.diagonal(out=scratch.diagonal)
+        self.variances = scratch.diagonal.add_(self._shift)
 
     def dense(self) -> Tensor:
         """Return P, symmetric to the last bit."""
@@ -183,7 +198,8 @@ def _capacity(size: int) -> int:
     return DEFERRED_ROWS if size >= SMALL else max(1, DEFERRED_ROWS // 2)
 
 
-def _signs(columns: Tensor, lost: int) -> Tensor:
-    signs = columns.new_ones(columns.shape[1])
-    signs[:lost] = -1.0
-    return signs
+def _write_signs(out: Tensor, lost: int) -> Tensor:
+    """Write σ of new rows, of which the first ``lost`` reduce P, and return it."""
+    out[:lost] = -1.0
+    out[lost:] = 1.0
+    return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,8 +31,11 @@ class Part(ABC):
         """Write (scale · P + shift · I) right into ``out``, both (size, N)."""
 
     @abstractmethod
-    def update(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> None:
-        """Set P ← scale · P + shift · I - L + G, cut to this part's shape.
+    def prepare(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> Callable[[], None]:
+        """Prepare P ← scale · P + shift · I - L + G, cut to this part's shape.
+
+        Whatever can fail, and whatever needs memory, is done here. The function that is returned stores the result: it
+        exchanges references and computes in place, in memory that is there already.
 
         Args:
             scale: >= 0.

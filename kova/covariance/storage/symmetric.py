@@ -7,6 +7,8 @@ would ever correct and fading memory would amplify, has nowhere to live there. E
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,23 @@ PANEL_ROWS = 512
 
 #: Updates between two symmetrisations of the diagonal blocks: an asymmetry may grow by the few factors between them.
 SYMMETRISE_EVERY = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Scratch:
+    """Memory for one :meth:`SymmetricMatrix.rank_update`, taken before anything is changed.
+
+    Attributes:
+        signed: A panel's rows with their signs.
+        signs: Room for the signs themselves.
+        block: A diagonal block.
+        diagonal: The diagonal.
+    """
+
+    signed: Tensor
+    signs: Tensor
+    block: Tensor
+    diagonal: Tensor
 
 
 class SymmetricMatrix:
@@ -51,23 +70,33 @@ class SymmetricMatrix:
             if low:
                 out[low:high].addmm_(panel[:, :low], right[:low], alpha=alpha)
 
-    def rank_update(self, rows: Tensor, signs: Tensor | None, scale: float) -> None:
+    def scratch(self, rows: int) -> Scratch:
+        """Return the memory for an update by that many rows."""
+        like, width = self.panels[0], min(PANEL_ROWS, self.dim)
+        return Scratch(
+            like.new_empty(rows, width), like.new_empty(rows), like.new_empty(width, width), like.new_empty(self.dim)
+        )
+
+    def rank_update(self, rows: Tensor, signs: Tensor | None, scale: float, scratch: Scratch) -> None:
         """Set B ← scale · (B + rowsᵀ diag(signs) rows) for rows (K, d); the scaling costs no pass of its own.
 
         ``signs=None`` stands for -1 everywhere.
         """
-        signed, sign = (rows, -1.0) if signs is None else (rows * signs[:, None], 1.0)
         for (low, high), panel in zip(self._edges, self.panels, strict=True):
-            panel.addmm_(signed[:, low:high].T, rows[:, :high], beta=scale, alpha=sign * scale)
+            left, sign = rows[:, low:high], -1.0
+            if signs is not None:
+                left, sign = torch.mul(left, signs[:, None], out=scratch.signed[: len(rows), : high - low]), 1.0
+            panel.addmm_(left.T, rows[:, :high], beta=scale, alpha=sign * scale)
         self.updates = (self.updates + 1) % SYMMETRISE_EVERY
         if self.updates == 0:
-            self._symmetrise()
+            self._symmetrise(scratch)
 
-    def _symmetrise(self) -> None:
+    def _symmetrise(self, scratch: Scratch) -> None:
         # GEMM may sum the two halves of a diagonal block in a different order.
         for (low, high), panel in zip(self._edges, self.panels, strict=True):
-            block = panel[:, low:high]
-            block.copy_((block + block.T).mul_(0.5))
+            block, mean = panel[:, low:high], scratch.block[: high - low, : high - low]
+            torch.add(block, block.T, out=mean)
+            block.copy_(mean.mul_(0.5))
 
     def add_to_diagonal(self, value: float) -> None:
         """Set B ← B + value · I."""
@@ -79,10 +108,11 @@ class SymmetricMatrix:
         for panel in self.panels:
             panel.zero_()
 
-    def diagonal(self) -> Tensor:
-        """Return diag(B), (d,)."""
-        blocks = zip(self._edges, self.panels, strict=True)
-        return torch.cat([panel[:, low:high].diagonal() for (low, high), panel in blocks])
+    def diagonal(self, out: Tensor) -> Tensor:
+        """Write diag(B) into ``out``, (d,), and return it."""
+        for (low, high), panel in zip(self._edges, self.panels, strict=True):
+            out[low:high] = panel[:, low:high].diagonal()
+        return out
 
     def dense(self) -> Tensor:
         """Return B as a (d, d) tensor, symmetric to the last bit."""
