@@ -69,6 +69,13 @@ class ObservationNoise:
             raise ValueError("noise must be positive definite, it is singular or indefinite")
         return cls(value, spectrum.log().sum() + 2.0 * scale.log().sum())
 
+    def pivots(self) -> Tensor | float:
+        """Return the squared diagonal of P_n's Cholesky factor: a number or (N,)."""
+        if isinstance(self.value, Tensor) and self.value.dim() == 2:
+            factor: Tensor = torch.linalg.cholesky(self.value.double())
+            return factor.diagonal().square()
+        return self.value
+
     def added_to(self, matrix: Tensor) -> Tensor:
         """Return matrix + P_n."""
         if isinstance(self.value, Tensor) and self.value.dim() == 2:

@@ -17,7 +17,7 @@ from kova.calibration import Calibration
 from kova.covariance.base import Covariance
 from kova.errors import NumericalError
 from kova.evolution import Evolution, FadingMemory
-from kova.factorise import cholesky_with_retry
+from kova.factorise import factorise_innovation
 from kova.interrupts import HeldSignals
 from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import Observation, ObservationFn
@@ -186,11 +186,7 @@ class KOVA(torch.optim.Optimizer):
         P_n = ObservationNoise.of(self.noise.covariance(batch) if noise is None else noise, like=delta)
         memory = self.noise.remember(batch) if noise is None else self._noise_memory
 
-        L = cholesky_with_retry(
-            "S = J P Jᵀ + P_n",
-            lambda dtype: P_n.added_to(gram if dtype == self.dtype else P.gram(dtype)),
-            self.dtype,
-        )
+        P, gram, L, inflation = factorise_innovation(P, gram, P_n)
         # Where S needed float64 its inverse times δ does too: large terms cancel in the gain.
         standardised = torch.linalg.solve_triangular(L, delta.to(L.dtype)[:, None], upper=False)
         weights = torch.linalg.solve_triangular(L.mT, standardised, upper=True).squeeze(1)
@@ -211,7 +207,11 @@ class KOVA(torch.optim.Optimizer):
             self.calibration, self._noise_memory = calibration, memory
             self.steps += 1
         return StepReport(
-            **measured, update_norm=update.norm(), mean_variance=self.covariance.mean_variance(), innovation=delta
+            **measured,
+            update_norm=update.norm(),
+            mean_variance=self.covariance.mean_variance(),
+            inflation=delta.new_tensor(inflation),
+            innovation=delta,
         )
 
     def predict(

@@ -53,6 +53,10 @@ class Prediction(ABC):
     def max_variance(self) -> float:
         """Return the largest diagonal entry of P."""
 
+    @abstractmethod
+    def magnitude(self) -> float:
+        """Return the largest number that entries of P are sums of: its rounding errors are in proportion to that."""
+
     def blended(self, weight: float) -> Self:
         """Return (1 - weight) · P + weight · P₀, for weight in [0, 1]."""
         return self.scaled(1.0 - weight).shifted(weight * self.prior_variance)
@@ -81,6 +85,10 @@ class Prediction(ABC):
     @abstractmethod
     def gram(self, dtype: torch.dtype) -> Tensor:
         """Return J P Jᵀ, symmetric (N, N), accumulated in ``dtype``."""
+
+    @abstractmethod
+    def squared_norms(self) -> Tensor:
+        """Return diag(J Jᵀ), (N,): what a shift by 1 adds to the variance of each value."""
 
     @abstractmethod
     def gain(self, weights: Tensor) -> Tensor:

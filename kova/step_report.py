@@ -23,6 +23,7 @@ class StepReport:
         trust_region: ½ Δθᵀ P_{t|t-1}⁻¹ Δθ, the second term of L_EKF (Eq. 12) at the new parameters.
         update_norm: |Δθ|.
         mean_variance: tr(P_{t|t}) / d.
+        inflation: What was added to every variance before the step because rounding had made P indefinite; usually 0.
         innovation: δ, (N,).
     """
 
@@ -33,6 +34,7 @@ class StepReport:
     trust_region: Tensor
     update_norm: Tensor
     mean_variance: Tensor
+    inflation: Tensor
     innovation: Tensor
 
 

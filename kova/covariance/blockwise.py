@@ -106,6 +106,10 @@ class Blockwise(Covariance):
         """Return the largest variance."""
         return max(float(part.variances.max()) for part in self._parts)
 
+    def magnitude(self) -> float:
+        """Return the largest number that entries of P are sums of."""
+        return max(part.magnitude() for part in self._parts)
+
     @property
     def nbytes(self) -> int:
         """Bytes held by the parts."""
@@ -193,10 +197,19 @@ class BlockwisePrediction(Prediction):
             return self.scale * self.covariance.max_variance() + self.shift
         return float(self._variances().max())
 
+    def magnitude(self) -> float:
+        """Return the largest number that entries of P are sums of."""
+        stored = self.scale * self.covariance.magnitude() + self.shift
+        return stored if self.span is None else max(stored, self.max_variance())
+
     def gram(self, dtype: torch.dtype) -> Tensor:
         """Return J P Jᵀ accumulated in ``dtype``."""
         gram = self.right.to(dtype).T @ self._cross.to(dtype)
         return (gram + gram.T).mul_(0.5)
+
+    def squared_norms(self) -> Tensor:
+        """Return diag(J Jᵀ), (N,)."""
+        return self.jacobian.squared_norms()
 
     def gain(self, weights: Tensor) -> Tensor:
         """Return P Jᵀ weights."""
@@ -223,19 +236,24 @@ class BlockwisePrediction(Prediction):
 
     def _shifted(self, variance: float) -> Self:
         span = self.span and replace(self.span, b=self.span.b + variance)
-        return replace(self, shift=self.shift + variance, span=span)
+        shifted = replace(self, shift=self.shift + variance, span=span)
+        if "_cross" in vars(self):
+            # Known already: the product with P is most of a step.
+            vars(shifted)["_cross"] = self._cross.add(self.right, alpha=variance)
+        return shifted
 
     def _inflated_along_batch(self, weight: float) -> Self:
         if self.span is not None:
             raise RuntimeError("a prediction can be inflated along its batch once")
         # Equal samples make J A singular, smooth critics nearly so; a direction below the jitter is not inflated in
-        # full. A float64 sum leaves only the rounding of A in the way of a small one.
+        # full. A float64 sum leaves only the rounding of A in the way of a small one. Sixteen tries reach far above the
+        # matrix itself: where P is indefinite, nothing is inflated here and the step makes it sound.
         gram = self.gram(torch.float64)
         mean = float(gram.diagonal().mean())
         if not mean > 0.0:
             return self
         jitter = 0.01 * torch.finfo(self.covariance.dtype).eps * mean
-        directions = self._whiten(cholesky_with_jitter("J P Jᵀ", gram, jitter)).clone()
+        directions = self._whiten(cholesky_with_jitter("J P Jᵀ", gram, jitter, tries=16)).clone()
         grown = self.covariance.outer_product(directions, self.right)
         return replace(self, span=_Span(self._cross, directions, grown, weight))
 

@@ -112,9 +112,17 @@ class SphericalPrediction(Prediction):
         """Return the variance."""
         return self.variance
 
+    def magnitude(self) -> float:
+        """Return the variance."""
+        return self.variance
+
     def gram(self, dtype: torch.dtype) -> Tensor:
         """Return variance · J Jᵀ, from the layers' factors."""
         return self._batch.gram(dtype) * self.variance
+
+    def squared_norms(self) -> Tensor:
+        """Return diag(J Jᵀ), (N,)."""
+        return self._batch.squared_norms()
 
     def gain(self, weights: Tensor) -> Tensor:
         """Return variance · Jᵀ weights, one backward pass's worth of work."""

@@ -62,6 +62,10 @@ class DensePart(Part):
         """Bytes held by B, U and the diagonal."""
         return self._matrix.nbytes + self._rows.nbytes + self._signs.nbytes + self.variances.nbytes
 
+    def magnitude(self) -> float:
+        """Return c, or the largest variance if that is larger."""
+        return max(self._shift, super().magnitude())
+
     def product(self, right: Tensor, out: Tensor, scale: float, shift: float) -> None:
         """Write (scale · P + shift · I) right: the only product with the dense matrix."""
         torch.mul(right, scale * self._shift + shift, out=out)

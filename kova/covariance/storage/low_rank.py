@@ -36,6 +36,10 @@ class LowRankPart(Part):
         """Bytes held."""
         return self._rows.nbytes + self._signs.nbytes + self.variances.nbytes
 
+    def magnitude(self) -> float:
+        """Return c, or the largest variance if that is larger."""
+        return max(self._shift, super().magnitude())
+
     def product(self, right: Tensor, out: Tensor, scale: float, shift: float) -> None:
         """Write (scale · P + shift · I) right through the factor."""
         torch.mul(right, scale * self._shift + shift, out=out)

@@ -26,6 +26,10 @@ class Part(ABC):
     def nbytes(self) -> int:
         """Bytes held."""
 
+    def magnitude(self) -> float:
+        """Return the largest number that entries of P are sums of: its rounding errors are in proportion to that."""
+        return float(self.variances.max())
+
     @abstractmethod
     def product(self, right: Tensor, out: Tensor, scale: float, shift: float) -> None:
         """Write (scale · P + shift · I) right into ``out``, both (size, N)."""
