@@ -66,7 +66,7 @@ class InverseVariance(Noise):
     variance: float = 1.0
     gamma: float = 0.99
 
-    needs_next_variance = True
+    needs = frozenset({"next_variance"})
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -113,9 +113,9 @@ class Robust(Noise):
         object.__setattr__(self, "c", value)
 
     @property
-    def needs_next_variance(self) -> bool:  # type: ignore[override]
-        """As the model inside."""
-        return self.model.needs_next_variance
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """What the model inside needs."""
+        return self.model.needs
 
     def covariance(self, batch: Batch) -> Tensor | float:
         """Return the model's P_n with every label's share divided by its weight."""

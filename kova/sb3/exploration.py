@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +25,16 @@ from torch import Tensor
 
 from kova.evolution import PriorRelaxation
 from kova.noise import ConstantNoise
+from kova.sb3 import upstream
 from kova.sb3.dqn import DQN
+from kova.sb3.signature import with_upstreams_arguments
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.buffers import ReplayBuffer
+    from stable_baselines3.common.type_aliases import GymEnv, Schedule
+    from stable_baselines3.dqn.policies import DQNPolicy
+
+    from kova.sb3.critic import Critic
 
 
 class PosteriorDQN(DQN):
@@ -51,23 +60,60 @@ class PosteriorDQN(DQN):
         "noise": ConstantNoise(1.0),
     }
 
-    def __init__(
-        self,
-        *args: Any,
-        learning_starts: int = 0,
-        train_freq: int | tuple[int, str] = (1, "episode"),
-        gradient_steps: int = -1,
-        target_update_interval: int = 1,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            *args,
-            learning_starts=learning_starts,
-            train_freq=train_freq,
-            gradient_steps=gradient_steps,
-            target_update_interval=target_update_interval,
-            **kwargs,
-        )
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            policy: str | type[DQNPolicy],
+            env: GymEnv | str,
+            learning_rate: float | Schedule = 0.0001,
+            buffer_size: int = 1000000,
+            learning_starts: int = 0,
+            batch_size: int = 32,
+            tau: float = 1.0,
+            gamma: float = 0.99,
+            train_freq: int | tuple[int, str] = (1, "episode"),
+            gradient_steps: int = -1,
+            replay_buffer_class: type[ReplayBuffer] | None = None,
+            replay_buffer_kwargs: dict[str, Any] | None = None,
+            optimize_memory_usage: bool = False,
+            n_steps: int = 1,
+            target_update_interval: int = 1,
+            exploration_fraction: float = 0.1,
+            exploration_initial_eps: float = 1.0,
+            exploration_final_eps: float = 0.05,
+            max_grad_norm: float = 10,
+            stats_window_size: int = 100,
+            tensorboard_log: str | None = None,
+            policy_kwargs: dict[str, Any] | None = None,
+            verbose: int = 0,
+            seed: int | None = None,
+            device: torch.device | str = "auto",
+            _init_setup_model: bool = True,
+            *,
+            critic: Critic = "kova",
+            critic_kwargs: dict[str, Any] | None = None,
+        ) -> None: ...
+
+    else:
+
+        def __init__(
+            self,
+            *args: Any,
+            learning_starts: int = 0,
+            train_freq: int | tuple[int, str] = (1, "episode"),
+            gradient_steps: int = -1,
+            target_update_interval: int = 1,
+            **kwargs: Any,
+        ) -> None:
+            super().__init__(
+                *args,
+                learning_starts=learning_starts,
+                train_freq=train_freq,
+                gradient_steps=gradient_steps,
+                target_update_interval=target_update_interval,
+                **kwargs,
+            )
 
     @abstractmethod
     def _uncertain_values(self, observations: PyTorchObs) -> Tensor:
@@ -96,7 +142,7 @@ class PosteriorDQN(DQN):
         """Leave out upstream's ε, and its update of the target network: ``_follow`` does that."""
 
     def _follow(self, batch: ReplayBufferSamples) -> None:
-        if self._n_updates % self.target_update_interval == 0:
+        if upstream.updates(self) % self.target_update_interval == 0:
             self._update_target()
 
     @abstractmethod
@@ -104,6 +150,7 @@ class PosteriorDQN(DQN):
         """Let the target network follow θ."""
 
 
+@with_upstreams_arguments
 class ThompsonDQN(PosteriorDQN):
     """Thompson sampling: Q̃ = Q(·; θ + ε), one ε ~ N(0, P) for every episode, from any covariance structure.
 
@@ -149,6 +196,7 @@ class ThompsonDQN(PosteriorDQN):
         return [*super()._excluded_save_params(), "_deviation"]
 
 
+@with_upstreams_arguments
 class UCBDQN(PosteriorDQN):
     """Optimism: Q̃(s, a) = Q(s, a; θ') + c·σ(s, a) with σ² = j P jᵀ, the variance of Q(s, a) under the posterior.
 
