@@ -76,13 +76,13 @@ class Noise(ABC):
         """Return P_n: one variance for all, (N,) variances, or an (N, N) covariance."""
 
     def remember(self, batch: Batch) -> Memory:
-        """Return what the next batch's ``memory`` shall hold, once this one is conditioned on."""
+        """Return what the next batch's ``memory`` will hold; it is kept if the step succeeds."""
         return {}
 
 
 @dataclass(frozen=True)
 class BatchSize(Noise):
-    """σᵢ = scale · N, the paper's *batch-size* setting: the batch weighs as one sample would at σ = scale.
+    """σᵢ = scale · N, the paper's *batch-size* setting: the whole batch weighs as much as one sample at σ = scale.
 
     Args:
         scale: Factor > 0.

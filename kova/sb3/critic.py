@@ -161,8 +161,10 @@ class CriticMixin(BaseAlgorithm):
     def load(cls, *args: Any, **kwargs: Any) -> Self:
         """Load a model as upstream does; its critic is the one that was saved.
 
-        A checkpoint of the plain algorithm gets a new filter. If policy and value share a features extractor there, the
-        value gets a copy of its own, and ``policy_kwargs`` say so from then on.
+        A checkpoint of the plain algorithm gets a new filter. If policy and value share a features extractor there,
+        the value gets a copy of its own, and ``policy_kwargs`` say so from then on. Which parameters are frozen is
+        not saved: if some were frozen after the model was built, build it again, freeze them, and use
+        :meth:`set_parameters`.
 
         Raises:
             ValueError: Another ``critic`` is asked for, or ``critic_kwargs`` make a filter the saved one does not fit.

@@ -39,8 +39,8 @@ class DDPG(OffPolicyCritic, stable_baselines3.DDPG):
     """
 
     action_spaces: ClassVar[tuple[type[spaces.Space[Any]], ...]] = (spaces.Box,)
-    #: The products every covariance matrix needs, 4dN² flops, would take a quarter of a second on upstream's 400-300
-    #: critic and 256 samples; without one a step costs as much as Adam's and a half.
+    #: The products with a covariance matrix, 4dN² flops, would take a quarter of a second on upstream's 400-300
+    #: critic and 256 samples. Without a matrix a step costs one and a half of Adam's.
     default_critic_kwargs: ClassVar[Mapping[str, Any]] = {"evolution": Memoryless(0.1)}
 
     if TYPE_CHECKING:

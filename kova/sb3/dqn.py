@@ -31,13 +31,14 @@ class DQN(OffPolicyCritic, stable_baselines3.DQN):
     """Deep Q-Network; the label is r + γ max_a' Q(s', a'; θ') with a target network (Table 1).
 
     ``stable_baselines3.DQN`` plus ``critic_kwargs``. The loss is the squared error, not Huber's, and no gradient is
-    clipped: what an outlier may do is the business of the filter's noise model. ``learning_rate`` and ``max_grad_norm``
+    clipped: use a noise model such as :class:`kova.Robust` against outliers. ``learning_rate`` and ``max_grad_norm``
     are the control arm's; a filter has neither, and the learning rate is not logged.
     """
 
     action_spaces: ClassVar[tuple[type[spaces.Space[Any]], ...]] = (spaces.Discrete,)
-    #: Labels move with every new target network. Returning to the prior keeps a floor under P; under a fading memory it
-    #: shrinks where there are data, and the filter follows too slowly: 500 against 373 on CartPole.
+    #: Labels move with every new target network. Returning to the prior keeps P from shrinking too far; with a fading
+    #: memory it shrinks wherever there are data, and the filter follows too slowly: a return of 373 on CartPole, not
+    #: 500.
     default_critic_kwargs: ClassVar[Mapping[str, Any]] = {"evolution": PriorRelaxation(0.01)}
 
     if TYPE_CHECKING:

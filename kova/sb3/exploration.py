@@ -1,15 +1,17 @@
 """Exploration by the filter's posterior: Thompson sampling and upper confidence bounds for DQN.
 
-Both replace Q by Q̃ = Q + what is not known of it, in the action *and* in the label:
+Both replace Q by an uncertain value Q̃, a draw or an upper bound, in the action *and* in the label:
 
     a = argmax_a Q̃(s, a),    y = r + γ max_a' Q̃(s', a').
 
-A draw that only chose actions would be myopic: the filter would learn that the first step towards the unknown is worth
-nothing, and soon be certain of it. Bootstrapped from itself, what Q̃ hopes for behind a state it has not tried comes
-back along all transitions in the replay buffer, and one draw goes after one hope for a whole episode.
+If Q̃ only chose actions, exploration would be myopic: the filter would learn that the first step towards an unknown
+state is worth nothing, and soon be certain of it. Because the labels bootstrap from Q̃ too, the uncertain value of a
+state that was never tried reaches the states before it, through all transitions in the replay buffer. Thompson
+sampling keeps one draw for a whole episode, long enough to get there.
 
-The labels of a pair move with Q̃, so the filter must not become certain of them: its default evolution returns slowly
-to the prior. A pair that is never tried keeps the prior's variance; one that is replayed follows its label.
+The labels of a state and action move with Q̃, so the filter must not become certain of them: its default evolution
+returns slowly to the prior. A pair that is never tried keeps the prior's variance; one that is replayed follows its
+label.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ if TYPE_CHECKING:
 class PosteriorDQN(DQN):
     """DQN that acts greedily on, and bootstraps from, values that carry their uncertainty; ε has no effect.
 
-    The filter's defaults are cautious. How far it explores is a matter of scale: σ of a value that was never tried, by
-    ``prior_variance``, should be that of the values to be expected, and the noise that of a label, small where the task
-    is deterministic; forgetting should leave σ of what was tried far below both.
+    The filter's defaults are cautious. How much it explores depends on three scales. ``prior_variance`` sets σ of a
+    value that was never tried; it should be as large as the values to be expected. The noise should be that of a
+    label, small where the task is deterministic. Forgetting should leave σ of what was tried far below both.
 
     Args:
         args: As upstream.
@@ -154,9 +156,9 @@ class PosteriorDQN(DQN):
 class ThompsonDQN(PosteriorDQN):
     """Thompson sampling: Q̃ = Q(·; θ + ε), one ε ~ N(0, P) for every episode, from any covariance structure.
 
-    The target network is the draw. Before an episode ε is drawn and the filter fits the replay buffer with labels of
-    θ + ε, while θ moves and ε stays, so that the draw comes to agree with itself: Q̃(s, a) ≈ r + γ max_a' Q̃(s', a') on
-    what was tried, and the prior's draw on what was not. This is RLSVI (Osband et al., 2016), with the replayed filter
+    The target network holds the draw, θ + ε. Before an episode ε is drawn, and the filter is trained on the replay
+    buffer with labels from θ + ε. θ moves and ε stays, until Q̃(s, a) ≈ r + γ max_a' Q̃(s', a') for the pairs that
+    were tried; elsewhere Q̃ is a draw from the prior. This is RLSVI (Osband et al., 2016), with the replayed filter
     in the place of a regression from scratch. The episode is then played greedily on θ + ε.
 
     Arguments are those of :class:`PosteriorDQN`.

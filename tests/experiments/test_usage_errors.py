@@ -46,11 +46,11 @@ WRONG = {
     "an environment of no package": (["train", "ppo", "nopackage:Thing-v0"], "nopackage", "cannot be made"),
     "dqn with continuous actions": (
         ["train", "dqn", "Pendulum-v1"],
-        "dqn takes Discrete actions and Pendulum-v1 has Box; use a2c or ddpg or ppo or trpo",
+        "dqn takes Discrete actions and Pendulum-v1 has Box; use one of a2c, ddpg, ppo, trpo",
     ),
     "ddpg with a choice of actions": (
         ["train", "ddpg", "CartPole-v1"],
-        "ddpg takes Box actions and CartPole-v1 has Discrete; use a2c or dqn or ppo or trpo",
+        "ddpg takes Box actions and CartPole-v1 has Discrete; use one of a2c, dqn, ppo, trpo",
     ),
     "an unknown critic": (["train", "ppo", "CartPole-v1", "--critic", "foo"], "kova, adam, upstream", "'foo'"),
     "an unknown preset": (["train", "ppo", "CartPole-v1", "--preset", "papr"], "did you mean 'paper'?"),

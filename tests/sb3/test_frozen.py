@@ -204,3 +204,17 @@ def test_the_value_of_a_frozen_critic_can_be_asked_for():
     with pytest.warns(UserWarning, match=SET_ANEW):
         value = model.predict_value(model.observation_space.sample())
     assert value.stddev > 0
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_a_filter_over_a_partly_frozen_critic_is_restored(algorithm, tmp_path):
+    model, again = make(algorithm), make(algorithm, seed=3)
+    for one in (model, again):
+        a_layer(one).requires_grad_(False)
+    with pytest.warns(UserWarning, match=SET_ANEW):
+        model.learn(ENOUGH).save(tmp_path / "model")
+    with pytest.raises(ValueError, match="belongs to a critic with"):
+        algorithm.load(tmp_path / "model")
+    with pytest.warns(UserWarning, match=SET_ANEW):
+        again.set_parameters(tmp_path / "model")
+    assert same(again.get_parameters(), model.get_parameters())

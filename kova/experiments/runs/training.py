@@ -93,7 +93,7 @@ def _check_actions(config: RunConfig, env: VecEnv) -> None:
     takers = [name for name, algorithm in ALGORITHMS.items() if isinstance(env.action_space, algorithm.action_spaces)]
     if config.algo not in takers:
         taken = " or ".join(kind.__name__ for kind in ALGORITHMS[config.algo].action_spaces)
-        way_out = f"use {' or '.join(takers)}" if takers else "no algorithm takes them"
+        way_out = f"use one of {', '.join(takers)}" if takers else "no algorithm takes those"
         raise UsageError(
             f"{config.algo} takes {taken} actions and {config.env} has {type(env.action_space).__name__}; {way_out}"
         )
