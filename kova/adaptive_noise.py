@@ -1,4 +1,4 @@
-"""Noise models that know more: from past innovations, from the filter's own uncertainty, from how odd a label is."""
+"""Noise models that adapt: to past innovations, to the uncertainty of the bootstrapped value, to outliers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class InnovationNoise(Noise):
 
 @dataclass(frozen=True)
 class InverseVariance(Noise):
-    """σᵢ = variance + γ² var V(s'ᵢ): a label that bootstraps from a value nobody knows well weighs less.
+    """σᵢ = variance + γ² var V(s'ᵢ): a label that bootstraps from an uncertain value weighs less.
 
     Args:
         variance: Of one reward, > 0.
@@ -66,7 +66,7 @@ class InverseVariance(Noise):
     variance: float = 1.0
     gamma: float = 0.99
 
-    needs_next_variance = True
+    needs = frozenset({"next_variance"})
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -93,7 +93,8 @@ class InverseVariance(Noise):
 class Robust(Noise):
     """R / w² with w² = 1 / (1 + δ²/(R c²)), the weighted-observation-likelihood filter's inverse multiquadric.
 
-    A label far outside the noise is distrusted in proportion; its influence on θ is bounded. c → ∞ is the model itself.
+    The further a label is outside the noise, the less it weighs, so that its influence on θ is bounded. With c = ∞ it
+    is the model inside.
 
     Args:
         model: The noise without outliers.
@@ -113,9 +114,9 @@ class Robust(Noise):
         object.__setattr__(self, "c", value)
 
     @property
-    def needs_next_variance(self) -> bool:  # type: ignore[override]
-        """As the model inside."""
-        return self.model.needs_next_variance
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """What the model inside needs."""
+        return self.model.needs
 
     def covariance(self, batch: Batch) -> Tensor | float:
         """Return the model's P_n with every label's share divided by its weight."""
@@ -128,7 +129,7 @@ class Robust(Noise):
         return inner * torch.outer(inflation, inflation)
 
     def remember(self, batch: Batch) -> Memory:
-        """As the model inside, with an outlier's innovation cut to what its weight lets through."""
+        """Let the model inside remember the batch, with every innovation multiplied by its weight w."""
         inner = self.model.covariance(batch)
         variances = inner.diagonal() if isinstance(inner, Tensor) and inner.dim() == 2 else inner
         weights = (1.0 + batch.innovation.square() / (variances * self.c**2)).rsqrt()

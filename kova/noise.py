@@ -9,6 +9,9 @@ A model is a small immutable value with one method. To write your own, subclass 
         def covariance(self, batch):
             return (batch.innovation.abs() / self.threshold).clamp(min=1.0)
 
+A model that cannot do without the ratio of policies, or without the variance of the bootstrapped value, says so in
+``needs``. Algorithms that do not know it then refuse the model when they are built.
+
 A model that learns from what it sees returns numbers from ``remember``; the filter keeps them, saves them with its own
 state, and hands them to the next ``covariance`` as ``batch.memory``. The model itself never changes.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -53,23 +56,33 @@ class Batch:
 
 
 class Noise(ABC):
-    """How far the target labels scatter around the value."""
+    """How far the target labels scatter around the value.
 
-    #: Whether :attr:`Batch.next_variance` is needed: an algorithm computes it only then.
-    needs_next_variance: bool = False
+    Attributes:
+        needs: The keyword arguments of :meth:`kova.KOVA.step` without which the model cannot work: ``"ratio"``,
+            ``"next_variance"``. An algorithm computes ``next_variance`` only for a model that needs it.
+    """
+
+    needs: frozenset[str] = frozenset()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Understand ``needs_next_variance = True``, which models written for 0.1.0 have instead of ``needs``."""
+        super().__init_subclass__(**kwargs)
+        if cls.__dict__.get("needs_next_variance") is True:
+            cls.needs = cls.needs | {"next_variance"}
 
     @abstractmethod
     def covariance(self, batch: Batch) -> Tensor | float:
         """Return P_n: one variance for all, (N,) variances, or an (N, N) covariance."""
 
     def remember(self, batch: Batch) -> Memory:
-        """Return what the next batch's ``memory`` shall hold, once this one is conditioned on."""
+        """Return what the next batch's ``memory`` will hold; it is kept if the step succeeds."""
         return {}
 
 
 @dataclass(frozen=True)
 class BatchSize(Noise):
-    """σᵢ = scale · N, the paper's *batch-size* setting: the batch weighs as one sample would at σ = scale.
+    """σᵢ = scale · N, the paper's *batch-size* setting: the whole batch weighs as much as one sample at σ = scale.
 
     Args:
         scale: Factor > 0.
@@ -99,6 +112,8 @@ class MaxRatio(Noise):
     scale: float = 1.0
     eps: float = 1e-5
     orientation: Literal["paper", "code"] = "paper"
+
+    needs = frozenset({"ratio"})
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -37,7 +37,8 @@ def n_step_targets(
     Raises:
         ValueError: Shapes, dtypes or ranges do not fit.
     """
-    ends, bootstrap = _prepare(rewards, next_values, terminated, truncated, gamma)
+    _fraction("gamma", gamma)
+    ends, bootstrap = _prepare(rewards, next_values, terminated, truncated)
     one_step = rewards + gamma * bootstrap
     if n is None or _checks.count("n", n) >= len(rewards):
         return _accumulate(rewards, one_step, ends, gamma)
@@ -73,7 +74,8 @@ def gae_targets(
     Raises:
         ValueError: Shapes, dtypes or ranges do not fit.
     """
-    ends, bootstrap = _prepare(rewards, next_values, terminated, truncated, gamma)
+    _fraction("gamma", gamma)
+    ends, bootstrap = _prepare(rewards, next_values, terminated, truncated)
     _same_shape("values", values, rewards)
     _checks.finite("values", values)
     decay = gamma * _fraction("gae_lambda", gae_lambda)
@@ -81,7 +83,9 @@ def gae_targets(
     return values + _accumulate(errors, errors, ends, decay)
 
 
-def q_targets(rewards: Tensor, next_q: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float) -> Tensor:
+def q_targets(
+    rewards: Tensor, next_q: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float | Tensor
+) -> Tensor:
     """Return 1-step action-value labels: r + γ Q(s', π(s'); θ') (DDPG) or r + γ max_a' Q(s', a'; θ') (DQN).
 
     Args:
@@ -89,15 +93,15 @@ def q_targets(rewards: Tensor, next_q: Tensor, terminated: Tensor, truncated: Te
         next_q: Q(s', π(s'); θ'), like rewards; or, with one dimension more, Q(s', ·; θ') for all actions.
         terminated: Whether the task ended with step t, boolean.
         truncated: Whether a limit cut the episode after step t, boolean; one step ahead it changes nothing.
-        gamma: γ in [0, 1].
+        gamma: γ in [0, 1]; or one per label, like rewards: γᵏ where ``rewards`` are sums over k steps.
 
     Raises:
         ValueError: Shapes, dtypes or ranges do not fit.
     """
     _checks.tensor("next_q", next_q)
     best = next_q.amax(-1) if next_q.dim() == _checks.tensor("rewards", rewards).dim() + 1 else next_q
-    _, bootstrap = _prepare(rewards, best, terminated, truncated, gamma, name="next_q")
-    return rewards + gamma * bootstrap
+    _, bootstrap = _prepare(rewards, best, terminated, truncated, name="next_q")
+    return rewards + _discount(gamma, rewards) * bootstrap
 
 
 def _accumulate(terms: Tensor, last: Tensor, ends: Tensor, decay: float) -> Tensor:
@@ -113,7 +117,6 @@ def _prepare(
     next_values: Tensor,
     terminated: Tensor,
     truncated: Tensor,
-    gamma: float,
     name: str = "next_values",
 ) -> tuple[Tensor, Tensor]:
     """Check the arguments; return where an episode ended, and the value to bootstrap from."""
@@ -125,7 +128,6 @@ def _prepare(
         _same_shape(flag_name, flag, rewards)
         if flag.dtype != torch.bool:
             raise ValueError(f"{flag_name} must be boolean, got {flag.dtype}")
-    _fraction("gamma", gamma)
     _checks.finite("rewards", rewards)
     # A critic's value of a terminal state means nothing and may be anything, even NaN.
     bootstrap = torch.where(terminated, torch.zeros_like(next_values), next_values)
@@ -138,7 +140,18 @@ def _same_shape(name: str, value: Tensor, rewards: Tensor) -> None:
         raise ValueError(f"{name} must have the shape of rewards, {tuple(rewards.shape)}, got {tuple(value.shape)}")
 
 
-def _fraction(name: str, value: float) -> float:
+def _discount(gamma: float | Tensor, rewards: Tensor) -> float | Tensor:
+    """Check one γ for all labels, or one for each."""
+    if not isinstance(gamma, Tensor) or not gamma.dim():
+        return _fraction("gamma", gamma)
+    _same_shape("gamma", gamma, rewards)
+    outside = int((~((gamma >= 0.0) & (gamma <= 1.0))).sum())
+    if outside:
+        raise ValueError(f"gamma must be in [0, 1], {outside} of {gamma.numel()} entries are not")
+    return gamma
+
+
+def _fraction(name: str, value: object) -> float:
     result = _checks.number(name, value)
     if not 0.0 <= result <= 1.0:
         raise ValueError(f"{name} must be in [0, 1], got {value!r}")

@@ -116,5 +116,21 @@ def test_max_ratio_as_printed_and_as_coded():
     torch.testing.assert_close(coded, 4 * torch.tensor([1.0, 1.0, 1 / 0.501, 1.0]))
 
 
+def test_a_noise_model_says_what_it_needs():
+    assert kova.BatchSize().needs == kova.InnovationNoise().needs == Huber(1.0).needs == frozenset()
+    assert kova.MaxRatio().needs == kova.Robust(kova.MaxRatio()).needs == {"ratio"}
+    assert kova.InverseVariance().needs == kova.Robust(kova.InverseVariance()).needs == {"next_variance"}
+
+
+@pytest.mark.parametrize("model", [kova.MaxRatio(), kova.InverseVariance()], ids=repr)
+def test_what_a_model_needs_is_what_its_step_asks_for(model):
+    (need,) = model.needs
+    optimizer = kova.KOVA(mlp(), noise=model)
+    with pytest.raises(ValueError, match=f"{type(model).__name__} needs {need}"):
+        optimizer.step(*batch(6))
+    optimizer.step(*batch(6), **{need: torch.ones(6)})
+    assert optimizer.steps == 1
+
+
 def test_batch_size_keeps_the_weight_of_a_batch():
     assert kova.BatchSize(2.0).covariance(kova.noise.Batch(torch.zeros(7))) == 14.0

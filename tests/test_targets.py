@@ -112,6 +112,13 @@ def test_the_value_of_a_terminal_state_may_be_anything():
         n_step_targets(R, following, NO, AT_1, gamma=0.9)
 
 
+def test_every_label_may_have_a_discount_of_its_own():
+    gammas = torch.tensor([0.9, 0.81, 0.0, 1.0])
+    labels = q_targets(R, V, AT_1, NO, gamma=gammas)
+    alone = [q_targets(R[i : i + 1], V[i : i + 1], AT_1[i : i + 1], NO[:1], gamma=float(gammas[i])) for i in range(4)]
+    torch.testing.assert_close(labels, torch.cat(alone))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -125,6 +132,9 @@ def test_the_value_of_a_terminal_state_may_be_anything():
         (lambda: gae_targets(R, V, NEXT, NO, NO, gamma=0.9, gae_lambda=-0.1), "gae_lambda"),
         (lambda: q_targets(R, V[:3], NO, NO, gamma=0.9), "next_q"),
         (lambda: q_targets(R * math.nan, V, NO, NO, gamma=0.9), "rewards"),
+        (lambda: q_targets(R, V, NO, NO, gamma=torch.full((4,), 1.1)), "gamma must be in .*4 of 4"),
+        (lambda: q_targets(R, V, NO, NO, gamma=torch.full((3,), 0.9)), "gamma must have the shape of rewards"),
+        (lambda: q_targets(R, V, NO, NO, gamma=torch.tensor([0.9, math.nan, 0.9, 0.9])), "gamma must be in .*1 of 4"),
     ],
 )
 def test_bad_arguments_are_named(call, message):

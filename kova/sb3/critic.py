@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +10,19 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.save_util import load_from_zip_file
 from torch import nn
 
 from kova.linearisation.observation import ObservationFn
+from kova.noise import Noise
 from kova.optimizer import KOVA
+from kova.sb3 import upstream
 from kova.sb3.adam import AdamCritic, AdamReport
+from kova.sb3.restore import unchanged_on_error
 from kova.step_report import StepReport
+from kova.suggest import suggestion
 
 Critic = Literal["kova", "adam"]
 
@@ -39,10 +43,18 @@ class CriticMixin(BaseAlgorithm):
 
     Attributes:
         critic_optimizer: The filter.
+        action_spaces: Kinds of action spaces that the algorithm takes.
+        supplies: Keyword arguments of :meth:`kova.KOVA.step` that the algorithm can give; a noise model may need them.
+        default_critic_kwargs: Where the class differs from the defaults of :class:`kova.KOVA`.
+        only_for_adam: Arguments of upstream's constructor that have no effect on a Kalman critic.
     """
 
+    action_spaces: ClassVar[tuple[type[spaces.Space[Any]], ...]] = ()
+    supplies: ClassVar[frozenset[str]] = frozenset()
     default_critic_kwargs: ClassVar[Mapping[str, Any]] = {}
+    only_for_adam: ClassVar[tuple[str, ...]] = ()
     critic_optimizer: KOVA | AdamCritic
+    _trainable_then: list[bool]
 
     def __init__(
         self,
@@ -60,6 +72,24 @@ class CriticMixin(BaseAlgorithm):
         self._without_filter = not _init_setup_model
         super().__init__(*args, _init_setup_model=_init_setup_model, **kwargs)  # type: ignore[call-arg]
 
+    @classmethod
+    def check_noise(cls, name: str, noise: Noise) -> None:
+        """Check that a noise model needs nothing that this algorithm does not know.
+
+        Args:
+            name: What the error calls the argument.
+            noise: The model.
+
+        Raises:
+            ValueError: It needs more.
+        """
+        missing = ", ".join(sorted(noise.needs - cls.supplies))
+        if missing:
+            raise ValueError(
+                f"{name}={noise!r} needs {missing}, which {cls.__name__} cannot give; use a model without it, such as "
+                "BatchSize(), ConstantNoise(variance) or InnovationNoise()"
+            )
+
     def _make_critic_optimizer(
         self, module: nn.Module, observation_fn: ObservationFn | None = None, **adam: Any
     ) -> KOVA | AdamCritic:
@@ -69,10 +99,15 @@ class CriticMixin(BaseAlgorithm):
             module: The critic.
             observation_fn: Its h.
             adam: Arguments of the control arm.
+
+        Raises:
+            ValueError: ``critic_kwargs`` do not fit the algorithm.
         """
         if self.critic_type == "adam":
             return AdamCritic(module, observation_fn, lr=self.lr_schedule(1.0), **adam)
-        return KOVA(module, observation_fn, **{**self.default_critic_kwargs, **self.critic_kwargs})
+        optimizer = KOVA(module, observation_fn, **{**self.default_critic_kwargs, **self.critic_kwargs})
+        self.check_noise("critic_kwargs: noise", optimizer.noise)
+        return optimizer
 
     def _filter(self) -> KOVA:
         """Return the filter.
@@ -80,15 +115,35 @@ class CriticMixin(BaseAlgorithm):
         Raises:
             TypeError: The control arm has none.
         """
+        self._follow_frozen()
         if not isinstance(self.critic_optimizer, KOVA):
             raise TypeError('critic="adam" keeps no uncertainty; predict_value needs critic="kova"')
         return self.critic_optimizer
+
+    def _follow_frozen(self) -> None:
+        """Begin a new filter if the user has frozen or freed parameters of the critic since this one was made.
+
+        P is over the parameters that were trainable then. As upstream, what is frozen now stays as it is.
+        """
+        trainable = _trainable(self.policy)
+        if trainable == self._trainable_then:
+            return
+        old, self._trainable_then = self.critic_optimizer, trainable
+        self._setup_critic()
+        if _optimised(self.critic_optimizer) == _optimised(old):
+            self.critic_optimizer = old
+        else:
+            warnings.warn(
+                "parameters of the critic were frozen or freed after its optimizer was made: a new one begins, without "
+                "what the old one knew",
+                stacklevel=3,
+            )
 
     def _update_critic_learning_rate(self) -> None:
         """Let the control arm follow the schedule; a filter has no learning rate."""
         for group in self.critic_optimizer.param_groups:
             if "lr" in group:
-                group["lr"] = self.lr_schedule(self._current_progress_remaining)
+                group["lr"] = self.lr_schedule(upstream.remaining_progress(self))
 
     def _record_reports(self, reports: Sequence[StepReport | AdamReport]) -> float:
         """Log the means of what the steps measured and return that of the loss, Σδ²/(2N)."""
@@ -105,6 +160,11 @@ class CriticMixin(BaseAlgorithm):
     @classmethod
     def load(cls, *args: Any, **kwargs: Any) -> Self:
         """Load a model as upstream does; its critic is the one that was saved.
+
+        A checkpoint of the plain algorithm gets a new filter. If policy and value share a features extractor there,
+        the value gets a copy of its own, and ``policy_kwargs`` say so from then on. Which parameters are frozen is
+        not saved: if some were frozen after the model was built, build it again, freeze them, and use
+        :meth:`set_parameters`.
 
         Raises:
             ValueError: Another ``critic`` is asked for, or ``critic_kwargs`` make a filter the saved one does not fit.
@@ -125,41 +185,74 @@ class CriticMixin(BaseAlgorithm):
     def set_parameters(
         self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"
     ) -> None:
-        """Load parameters as upstream does; a checkpoint of the plain algorithm starts the filter afresh.
+        """Load parameters as upstream does, or, if any of them does not fit, none.
+
+        Parameters of the plain algorithm, complete but for the filter, start the filter afresh. Only some of them, with
+        ``exact_match=False``, leave it as it is.
 
         Raises:
-            ValueError: Parts are missing or unknown.
+            ValueError: Parts are missing or unknown, or the filter is another; nothing was changed.
+            RuntimeError: A network is another; nothing was changed.
         """
-        params, plain = load_path_or_dict, self._without_filter
+        self._follow_frozen()
+        params = load_path_or_dict
         if not isinstance(params, dict):
             _, params, _ = load_from_zip_file(params, device=device, load_data=False)
-            plain = plain or ENTRY not in params
-        if plain and ENTRY not in params:
-            params = self._from_plain(params)
-            self._setup_critic()
-            params[ENTRY] = self.critic_optimizer.state_dict()
+        expected = upstream.entries(self)
+        plain = ENTRY not in params and params.keys() >= expected - {ENTRY}
+        # The filter comes last: it changes completely or not at all, so that P need not be copied.
+        params = {**self._in_own_shape(params), **({ENTRY: params[ENTRY]} if ENTRY in params else {})}
+        with unchanged_on_error(self, params.keys() - {ENTRY}):
+            given = {**params, ENTRY: self.critic_optimizer.state_dict()} if plain else params
+            if exact_match and given.keys() != expected:
+                raise ValueError(
+                    f"Names of parameters do not match agents' parameters: expected {expected}, got {set(params)}"
+                )
+            super().set_parameters(given, exact_match=exact_match, device=device)
+            if plain:
+                self._setup_critic()
+        self._without_filter = False
+        if plain:
             warnings.warn(
-                "the checkpoint is of a plain Stable-Baselines3 model and holds no filter: the covariance of the "
-                "critic starts fresh at its prior",
+                "this is of a plain Stable-Baselines3 model and holds no filter: the covariance of the critic starts "
+                "fresh at its prior",
                 stacklevel=2,
             )
-        self._without_filter = False
-        super().set_parameters(params, exact_match=exact_match, device=device)
 
-    def _from_plain(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a plain checkpoint in the shape of this class."""
-        return dict(params)
+    def _in_own_shape(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return all but the filter's parameters, with those of a plain model in the shape of this class."""
+        return {name: state for name, state in params.items() if name != ENTRY}
 
     def _setup_model(self) -> None:
         super()._setup_model()  # type: ignore[safe-super]
+        self._separate_networks()
+        self._trainable_then = _trainable(self.policy)
         self._setup_critic()
+
+    def _separate_networks(self) -> None:
+        """Give the critic layers of its own where upstream's defaults or a plain checkpoint would share the actor's."""
+
+    def _unshare_checkpoint(self, builder: type[BaseAlgorithm]) -> None:
+        """Build the networks of a plain checkpoint again, with separate features extractors.
+
+        Args:
+            builder: Upstream's class that builds them.
+        """
+        if self._without_filter and self.policy_kwargs.get("share_features_extractor"):
+            warnings.warn(
+                "policy and value of the checkpoint share a features extractor; a Kalman critic needs its own, so it "
+                "begins with a copy, and policy_kwargs now have share_features_extractor=False",
+                stacklevel=6,
+            )
+            self.policy_kwargs = {**self.policy_kwargs, "share_features_extractor": False}
+            upstream.build_networks(self, builder)
 
     def _setup_critic(self) -> None:
         """Build ``critic_optimizer`` for the networks there are now."""
         raise NotImplementedError
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), ENTRY]
+        return [*super()._excluded_save_params(), ENTRY, "_trainable_then"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         state_dicts, variables = super()._get_torch_save_params()
@@ -171,11 +264,17 @@ def critic_generator(seed: int | None) -> np.random.Generator:
     return np.random.default_rng(torch.initial_seed() % 2**63 if seed is None else seed)
 
 
+def _trainable(policy: nn.Module) -> list[bool]:
+    return [parameter.requires_grad for parameter in policy.parameters()]
+
+
+def _optimised(optimizer: torch.optim.Optimizer) -> list[int]:
+    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def _checked(critic_kwargs: dict[str, Any]) -> dict[str, Any]:
     known = [name for name in inspect.signature(cast(Callable[..., object], KOVA)).parameters if name != "critic"]
     for name in critic_kwargs:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; it takes {', '.join(known)}"
-            raise ValueError(f"critic_kwargs has {name!r}, which kova.KOVA does not take{hint}")
+            raise ValueError(f"critic_kwargs has {name!r}, which kova.KOVA does not take{suggestion(name, known)}")
     return critic_kwargs

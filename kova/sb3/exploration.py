@@ -1,22 +1,24 @@
 """Exploration by the filter's posterior: Thompson sampling and upper confidence bounds for DQN.
 
-Both replace Q by Q̃ = Q + what is not known of it, in the action *and* in the label:
+Both replace Q by an uncertain value Q̃, a draw or an upper bound, in the action *and* in the label:
 
     a = argmax_a Q̃(s, a),    y = r + γ max_a' Q̃(s', a').
 
-A draw that only chose actions would be myopic: the filter would learn that the first step towards the unknown is worth
-nothing, and soon be certain of it. Bootstrapped from itself, what Q̃ hopes for behind a state it has not tried comes
-back along all transitions in the replay buffer, and one draw goes after one hope for a whole episode.
+If Q̃ only chose actions, exploration would be myopic: the filter would learn that the first step towards an unknown
+state is worth nothing, and soon be certain of it. Because the labels bootstrap from Q̃ too, the uncertain value of a
+state that was never tried reaches the states before it, through all transitions in the replay buffer. Thompson
+sampling keeps one draw for a whole episode, long enough to get there.
 
-The labels of a pair move with Q̃, so the filter must not become certain of them: its default evolution returns slowly
-to the prior. A pair that is never tried keeps the prior's variance; one that is replayed follows its label.
+The labels of a state and action move with Q̃, so the filter must not become certain of them: its default evolution
+returns slowly to the prior. A pair that is never tried keeps the prior's variance; one that is replayed follows its
+label.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,15 +27,24 @@ from torch import Tensor
 
 from kova.evolution import PriorRelaxation
 from kova.noise import ConstantNoise
+from kova.sb3 import upstream
 from kova.sb3.dqn import DQN
+from kova.sb3.signature import with_upstreams_arguments
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.buffers import ReplayBuffer
+    from stable_baselines3.common.type_aliases import GymEnv, Schedule
+    from stable_baselines3.dqn.policies import DQNPolicy
+
+    from kova.sb3.critic import Critic
 
 
 class PosteriorDQN(DQN):
     """DQN that acts greedily on, and bootstraps from, values that carry their uncertainty; ε has no effect.
 
-    The filter's defaults are cautious. How far it explores is a matter of scale: σ of a value that was never tried, by
-    ``prior_variance``, should be that of the values to be expected, and the noise that of a label, small where the task
-    is deterministic; forgetting should leave σ of what was tried far below both.
+    The filter's defaults are cautious. How much it explores depends on three scales. ``prior_variance`` sets σ of a
+    value that was never tried; it should be as large as the values to be expected. The noise should be that of a
+    label, small where the task is deterministic. Forgetting should leave σ of what was tried far below both.
 
     Args:
         args: As upstream.
@@ -51,23 +62,60 @@ class PosteriorDQN(DQN):
         "noise": ConstantNoise(1.0),
     }
 
-    def __init__(
-        self,
-        *args: Any,
-        learning_starts: int = 0,
-        train_freq: int | tuple[int, str] = (1, "episode"),
-        gradient_steps: int = -1,
-        target_update_interval: int = 1,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            *args,
-            learning_starts=learning_starts,
-            train_freq=train_freq,
-            gradient_steps=gradient_steps,
-            target_update_interval=target_update_interval,
-            **kwargs,
-        )
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            policy: str | type[DQNPolicy],
+            env: GymEnv | str,
+            learning_rate: float | Schedule = 0.0001,
+            buffer_size: int = 1000000,
+            learning_starts: int = 0,
+            batch_size: int = 32,
+            tau: float = 1.0,
+            gamma: float = 0.99,
+            train_freq: int | tuple[int, str] = (1, "episode"),
+            gradient_steps: int = -1,
+            replay_buffer_class: type[ReplayBuffer] | None = None,
+            replay_buffer_kwargs: dict[str, Any] | None = None,
+            optimize_memory_usage: bool = False,
+            n_steps: int = 1,
+            target_update_interval: int = 1,
+            exploration_fraction: float = 0.1,
+            exploration_initial_eps: float = 1.0,
+            exploration_final_eps: float = 0.05,
+            max_grad_norm: float = 10,
+            stats_window_size: int = 100,
+            tensorboard_log: str | None = None,
+            policy_kwargs: dict[str, Any] | None = None,
+            verbose: int = 0,
+            seed: int | None = None,
+            device: torch.device | str = "auto",
+            _init_setup_model: bool = True,
+            *,
+            critic: Critic = "kova",
+            critic_kwargs: dict[str, Any] | None = None,
+        ) -> None: ...
+
+    else:
+
+        def __init__(
+            self,
+            *args: Any,
+            learning_starts: int = 0,
+            train_freq: int | tuple[int, str] = (1, "episode"),
+            gradient_steps: int = -1,
+            target_update_interval: int = 1,
+            **kwargs: Any,
+        ) -> None:
+            super().__init__(
+                *args,
+                learning_starts=learning_starts,
+                train_freq=train_freq,
+                gradient_steps=gradient_steps,
+                target_update_interval=target_update_interval,
+                **kwargs,
+            )
 
     @abstractmethod
     def _uncertain_values(self, observations: PyTorchObs) -> Tensor:
@@ -96,7 +144,7 @@ class PosteriorDQN(DQN):
         """Leave out upstream's ε, and its update of the target network: ``_follow`` does that."""
 
     def _follow(self, batch: ReplayBufferSamples) -> None:
-        if self._n_updates % self.target_update_interval == 0:
+        if upstream.updates(self) % self.target_update_interval == 0:
             self._update_target()
 
     @abstractmethod
@@ -104,12 +152,13 @@ class PosteriorDQN(DQN):
         """Let the target network follow θ."""
 
 
+@with_upstreams_arguments
 class ThompsonDQN(PosteriorDQN):
     """Thompson sampling: Q̃ = Q(·; θ + ε), one ε ~ N(0, P) for every episode, from any covariance structure.
 
-    The target network is the draw. Before an episode ε is drawn and the filter fits the replay buffer with labels of
-    θ + ε, while θ moves and ε stays, so that the draw comes to agree with itself: Q̃(s, a) ≈ r + γ max_a' Q̃(s', a') on
-    what was tried, and the prior's draw on what was not. This is RLSVI (Osband et al., 2016), with the replayed filter
+    The target network holds the draw, θ + ε. Before an episode ε is drawn, and the filter is trained on the replay
+    buffer with labels from θ + ε. θ moves and ε stays, until Q̃(s, a) ≈ r + γ max_a' Q̃(s', a') for the pairs that
+    were tried; elsewhere Q̃ is a draw from the prior. This is RLSVI (Osband et al., 2016), with the replayed filter
     in the place of a regression from scratch. The episode is then played greedily on θ + ε.
 
     Arguments are those of :class:`PosteriorDQN`.
@@ -149,6 +198,7 @@ class ThompsonDQN(PosteriorDQN):
         return [*super()._excluded_save_params(), "_deviation"]
 
 
+@with_upstreams_arguments
 class UCBDQN(PosteriorDQN):
     """Optimism: Q̃(s, a) = Q(s, a; θ') + c·σ(s, a) with σ² = j P jᵀ, the variance of Q(s, a) under the posterior.
 

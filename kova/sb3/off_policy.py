@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,29 +13,34 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from kova.optimizer import KOVA
+from kova.sb3 import upstream
 from kova.sb3.adam import AdamCritic, AdamReport
 from kova.sb3.critic import CriticMixin
 from kova.sb3.value_functions import has_running_statistics
 from kova.step_report import StepReport
+from kova.targets import q_targets
 
 
 class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
     """One Kalman step per gradient step, on the batch upstream would sample."""
 
+    supplies: ClassVar[frozenset[str]] = frozenset({"next_variance"})
+
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """Fit the critic to ``gradient_steps`` batches, the policy following each."""
+        self._follow_frozen()
         self.policy.set_training_mode(True)
         self._update_learning_rates()
         self._update_critic_learning_rate()
         reports = []
         for _ in range(gradient_steps):
             assert self.replay_buffer is not None
-            self._n_updates += 1
-            batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            upstream.count_update(self)
+            batch = self.replay_buffer.sample(batch_size, env=self.get_vec_normalize_env())
             inputs: Any = (batch.observations, batch.actions)
             reports.append(self._fit(inputs, batch))
             self._follow(batch)
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/n_updates", upstream.updates(self), exclude="tensorboard")
         if reports:
             self._record_loss(2.0 * self._record_reports(reports))
 
@@ -56,9 +61,14 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
 
     @torch.no_grad()
     def _labels(self, batch: ReplayBufferSamples) -> Tensor:
-        """Return y = r + γ · (value of s' under the target network), (N, 1); 0 after a terminal state (Table 1)."""
+        """Return y = r + γ · (value of s' under the target network), (N, 1), or r where the task ended (Table 1).
+
+        The buffer's ``dones`` leave time limits out, and after n steps it gives a discount for every sample.
+        """
+        terminated = batch.dones > 0
         discounts = self.gamma if batch.discounts is None else batch.discounts
-        return batch.rewards + (1 - batch.dones) * discounts * self._next_value(batch)
+        never = torch.zeros_like(terminated)
+        return q_targets(batch.rewards, self._next_value(batch), terminated, never, gamma=discounts)
 
     @abstractmethod
     def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
@@ -66,7 +76,7 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
 
     def _next_variance(self, batch: ReplayBufferSamples, optimizer: KOVA) -> Tensor | None:
         """Return the filter's own variance of the value each label bootstraps from, (N,), if its noise model asks."""
-        if not optimizer.noise.needs_next_variance:
+        if "next_variance" not in optimizer.noise.needs:
             return None
         following: Any = (batch.next_observations, self._next_actions(batch))
         variance: Tensor = optimizer.predict(following).variance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -11,12 +12,13 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Normal
 
 from kova import _checks
+from kova.sb3 import extractors, upstream
 from kova.sb3.critic import CriticMixin, critic_generator
-from kova.sb3.value_functions import StateValue, save_as_separate, shares_with_actor
+from kova.sb3.value_functions import StateValue, shares_with_actor
 
 #: exp(±this) is far outside what a ratio of probabilities means, and inside float32.
 MAX_LOG_RATIO = 20.0
@@ -25,8 +27,12 @@ MAX_LOG_RATIO = 20.0
 class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
     """Upstream's policy update, then ``critic_epochs`` passes of the filter over the rollout.
 
-    The label y is the buffer's return: GAE-λ, or with λ = 1 the k-step return of A2C (Table 1). It was computed before
-    the policy moved, and so were the advantages: the order of the two updates does not change the policy's.
+    The label y is the return in upstream's rollout buffer: GAE-λ, or with λ = 1 the k-step return of A2C (Table 1).
+    :mod:`kova.targets` does not compute it again. The policy's advantages are these very returns minus V, and labels
+    from elsewhere might differ from what the policy learns from. Nor does the buffer know time limits: upstream has
+    added the value of the state that was cut off to the last reward. The tests compare the two, on transitions noted
+    outside. Returns and advantages are computed before the policy moves, so the order of the two updates changes
+    nothing.
 
     Args:
         args: As upstream.
@@ -36,8 +42,16 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         kwargs: As upstream, and those of :class:`CriticMixin`.
     """
 
+    action_spaces: ClassVar[tuple[type[spaces.Space[Any]], ...]] = (
+        spaces.Box,
+        spaces.Discrete,
+        spaces.MultiDiscrete,
+        spaces.MultiBinary,
+    )
+    supplies: ClassVar[frozenset[str]] = frozenset({"ratio"})
     #: Passes and N of the filter; the control arm's are upstream's.
     default_critic_passes: ClassVar[tuple[int, int | None]] = (1, None)
+    only_for_adam: ClassVar[tuple[str, ...]] = ("vf_coef", "clip_range_vf")
 
     def __init__(
         self,
@@ -53,9 +67,13 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         self.critic_epochs, self.critic_batch_size = critic_epochs, critic_batch_size
         self._critic_rng: np.random.Generator | None = None
         super().__init__(*args, **kwargs)
+        unused = [name for name in self.only_for_adam if kwargs.get(name) is not None]
+        if unused and self.critic_type == "kova":
+            warnings.warn(f"no effect on a Kalman critic: {', '.join(unused)}; its trust region is P", stacklevel=3)
 
     def train(self) -> None:
         """Update the policy as upstream does, then the critic."""
+        self._follow_frozen()
         with self._without_value_term():
             super().train()
         self._fit_critic()
@@ -67,7 +85,7 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         Zero gradients instead of none keep the number of terms in the gradient's norm, hence its rounding.
         """
         weight, self.vf_coef = self.vf_coef, 0.0
-        parameters = list(self.value_function.parameters())
+        parameters = self._critic_parameters()
         for parameter in parameters:
             parameter.requires_grad_(False)
             parameter.grad = torch.zeros_like(parameter)
@@ -78,6 +96,10 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
             for parameter in parameters:
                 parameter.requires_grad_(True)
                 parameter.grad = None
+
+    def _critic_parameters(self) -> list[nn.Parameter]:
+        """Return what is trained of the value; frozen parameters may stand beside it in a layer."""
+        return [parameter for parameter in self.value_function.parameters() if parameter.requires_grad]
 
     def _fit_critic(self) -> None:
         # h must be the same function for every sample of a batch.
@@ -101,7 +123,7 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         for _ in range(epochs):
             order = self._critic_rng.permutation(total)
             for start in range(0, total, size):
-                yield self.rollout_buffer._get_samples(order[start : start + size])
+                yield upstream.samples(self.rollout_buffer, order[start : start + size])
 
     def _upstream_passes(self) -> tuple[int, int | None]:
         """Return how often upstream fits the critic to a rollout, and with how many samples at a time."""
@@ -137,22 +159,26 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         if seed is not None or self._critic_rng is None:
             self._critic_rng = critic_generator(seed)
 
-    def _setup_model(self) -> None:
-        super()._setup_model()
-        self._detach_policy_optimizer()
+    def _separate_networks(self) -> None:
+        given = self.policy_kwargs
+        if shares_with_actor(self.policy):
+            # P over layers that the policy moves too would mean nothing.
+            if "share_features_extractor" not in given:
+                self.policy_kwargs = {**given, "share_features_extractor": False}
+                upstream.build_networks(self, OnPolicyAlgorithm)
+                # ``load`` compares what the user gives then with what the user gave now.
+                self.policy_kwargs = given
+            else:
+                self._unshare_checkpoint(OnPolicyAlgorithm)
+        if not self.policy.share_features_extractor:
+            upstream.save_as_separate(self.policy)
+            extractors.accept_own_name(self.policy)
 
     def _setup_critic(self) -> None:
-        given = self.policy_kwargs
-        if "share_features_extractor" not in given and shares_with_actor(self.policy):
-            # Upstream shares by default. P over layers that the policy moves too would mean nothing.
-            self.policy_kwargs = {**given, "share_features_extractor": False}
-            OnPolicyAlgorithm._setup_model(self)
-        if self.policy_kwargs.get("share_features_extractor") is False:
-            save_as_separate(self.policy)
-        # ``load`` compares what the user gives then with what the user gave now.
-        self.policy_kwargs = given
-        self.value_function = StateValue(self.policy)
-        self.critic_optimizer = self._make_critic_optimizer(self.value_function, **self._adam_kwargs())
+        value_function = StateValue(self.policy)
+        self.critic_optimizer = self._make_critic_optimizer(value_function, **self._adam_kwargs())
+        self.value_function = value_function
+        self._detach_policy_optimizer()
 
     def _adam_kwargs(self) -> dict[str, Any]:
         """Return what the control arm takes over from upstream's joint optimizer."""
@@ -161,25 +187,35 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
 
     def _detach_policy_optimizer(self) -> None:
         """Take the critic's parameters out of the policy's optimizer, momentum and weight decay included."""
-        critic = {id(parameter) for parameter in self.value_function.parameters()}
-        rest = [parameter for parameter in self.policy.parameters() if id(parameter) not in critic]
-        kwargs = self.policy.optimizer_kwargs
-        self.policy.optimizer = self.policy.optimizer_class(rest, lr=self.lr_schedule(1), **kwargs)  # type: ignore[call-arg]
+        optimizer = self.policy.optimizer
+        critic = {id(parameter) for parameter in self._critic_parameters()}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in critic:
+                    optimizer.state.pop(parameter, None)
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in critic]
 
-    def _from_plain(self, params: dict[str, Any]) -> dict[str, Any]:
+    def get_parameters(self) -> dict[str, dict[str, Any]]:
+        """Return the parameters as upstream does, and the filter; see :mod:`kova.sb3.extractors` for the names."""
+        params = super().get_parameters()
+        if not self.policy.share_features_extractor and "share_features_extractor" not in self.policy_kwargs:
+            params["policy"] = extractors.under_own_name(params["policy"])
+        return params
+
+    def _in_own_shape(self, params: dict[str, Any]) -> dict[str, Any]:
         """Keep the policy's part of an optimizer state that covers policy and value."""
-        params = dict(params)
+        params = super()._in_own_shape(params)
         saved = params.get("policy.optimizer")
         if not saved:
             return params
-        critic = {id(parameter) for parameter in self.value_function.parameters()}
+        own = {id(parameter) for group in self.policy.optimizer.param_groups for parameter in group["params"]}
         named = list(self.policy.named_parameters())
         count = sum(len(group["params"]) for group in saved["param_groups"])
-        if count != len(named):
+        if count not in (len(named), len(own)):
             # It was trained with one features extractor for both; its copy for the critic is new here.
-            named = [(name, p) for name, p in named if not name.startswith("vf_features_extractor.")]
+            named = [(name, p) for name, p in named if not name.startswith(extractors.UPSTREAMS)]
         if count == len(named) and len(saved["param_groups"]) == 1:
-            kept = [index for index, (_, parameter) in enumerate(named) if id(parameter) not in critic]
+            kept = [index for index, (_, parameter) in enumerate(named) if id(parameter) in own]
             group = {**saved["param_groups"][0], "params": list(range(len(kept)))}
             state = {new: saved["state"][old] for new, old in enumerate(kept) if old in saved["state"]}
             params["policy.optimizer"] = {"state": state, "param_groups": [group]}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -11,36 +10,75 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor, nn
+from torch.func import functional_call
 
 
 class StateValue(nn.Module):
-    """V(s; θ) of an actor-critic policy: its own layers, in place, without the actor's.
+    """V(s; θ) of an actor-critic policy: the value's own trainable parameters, in place, without the actor's.
 
-    Which parameters belong to the value is asked of autograd, so that any policy with separate networks will do.
+    Autograd says which parameters belong to the value, so that any policy with separate networks will do. A layer that
+    is the value's alone is registered whole, under its path in the policy with underscores for dots. A parameter beside
+    others that are not trained with the value, such as a token on a module with a frozen backbone, is registered alone.
 
     Args:
         policy: The policy; it keeps owning its layers.
 
     Raises:
-        ValueError: The value has no parameters of its own, or shares some with the actor.
+        ValueError: The value shares parameters with the actor.
     """
 
     def __init__(self, policy: ActorCriticPolicy) -> None:
         super().__init__()
         # In a tuple, so that the actor's layers are not registered here.
-        self._policy = (policy,)
+        self._value = (_Value(policy),)
         own, common = _value_parameters(policy)
         if common:
             raise ValueError(
                 f"the critic shares {len(common)} parameters with the policy, {sorted(common)[0]!r} among them; a "
                 "Kalman critic needs its own: policy_kwargs=dict(share_features_extractor=False) and separate networks"
             )
-        for name, layer in _layers_of(policy, own):
-            self.add_module(name.replace(".", "_"), layer)
+        #: {name in the policy: name here} of the parameters that are registered alone.
+        self._alone: dict[str, str] = {}
+        self._register(policy, {id(parameter) for parameter in own.values()})
 
     def forward(self, observations: PyTorchObs) -> Tensor:
         """Return V(s), (N, 1)."""
-        return self._policy[0].predict_values(observations)
+        value = self._value[0]
+        if not self._alone:
+            return value.policy.predict_values(observations)
+        # Whoever swaps parameters here, as torch.func does, must reach those that are not part of a layer too.
+        present: dict[str, Tensor] = {
+            f"policy.{theirs}": attrgetter(ours)(self) for theirs, ours in self._alone.items()
+        }
+        result: Tensor = functional_call(value, present, (observations,), tie_weights=False)
+        return result
+
+    def _register(self, module: nn.Module, own: set[int], path: str = "") -> None:
+        """Register the parameters in ``own`` that are directly on ``module``, then its children."""
+        alone = {name: p for name, p in module.named_parameters(recurse=False) if id(p) in own}
+        holder = nn.Module() if path else self
+        for name, parameter in alone.items():
+            holder.register_parameter(name, parameter)
+            self._alone[_joined(path, name)] = _joined(_flat(path), name)
+        if alone and path:
+            self.add_module(_flat(path), holder)
+        for name, child in module.named_children():
+            inner = _joined(path, name)
+            if _is_whole(child, own):
+                self.add_module(_flat(inner), child)
+            else:
+                self._register(child, own, inner)
+
+
+class _Value(nn.Module):
+    """V(s) as a module's output."""
+
+    def __init__(self, policy: ActorCriticPolicy) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observations: PyTorchObs) -> Tensor:
+        return self.policy.predict_values(observations)
 
 
 def action_value(critic: nn.Module, inputs: Any) -> Tensor:
@@ -66,20 +104,8 @@ def has_running_statistics(module: nn.Module) -> bool:
     return any("running_" in name for name, _ in module.named_buffers())
 
 
-def save_as_separate(policy: ActorCriticPolicy) -> None:
-    """Let ``policy.save`` say that the features extractors are separate.
-
-    Upstream leaves it out, and ``load`` would put the critic's extractor in the place of the actor's.
-    """
-    policy._get_constructor_parameters = partial(_separate_parameters, policy)  # type: ignore[method-assign]
-
-
-def _separate_parameters(policy: ActorCriticPolicy) -> dict[str, Any]:
-    return {**type(policy)._get_constructor_parameters(policy), "share_features_extractor": False}
-
-
-def _value_parameters(policy: ActorCriticPolicy) -> tuple[set[str], set[str]]:
-    """Return the names of the parameters that V depends on: its own, and those it has in common with the actor."""
+def _value_parameters(policy: ActorCriticPolicy) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
+    """Return the trainable parameters that V depends on: its own, and those it has in common with the actor."""
     observation, training = _any_observation(policy), policy.training
     # A batch norm in training mode takes no batch of one, and would count this one.
     policy.set_training_mode(False)
@@ -90,13 +116,16 @@ def _value_parameters(policy: ActorCriticPolicy) -> tuple[set[str], set[str]]:
         log_prob = actions.log_prob(action).sum()
     policy.set_training_mode(training)
     seen_by_value, seen_by_actor = _reached(policy, value), _reached(policy, log_prob)
-    return seen_by_value - seen_by_actor, seen_by_value & seen_by_actor
+    own = {name: p for name, p in seen_by_value.items() if name not in seen_by_actor}
+    return own, {name: p for name, p in seen_by_value.items() if name in seen_by_actor}
 
 
-def _reached(policy: nn.Module, output: Tensor) -> set[str]:
-    named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
-    found = torch.autograd.grad(output, [p for _, p in named], allow_unused=True)
-    return {name for (name, _), gradient in zip(named, found, strict=True) if gradient is not None}
+def _reached(policy: nn.Module, output: Tensor) -> dict[str, nn.Parameter]:
+    named = {name: p for name, p in policy.named_parameters() if p.requires_grad}
+    if not output.requires_grad:
+        return {}
+    found = torch.autograd.grad(output, list(named.values()), allow_unused=True)
+    return {name: p for (name, p), gradient in zip(named.items(), found, strict=True) if gradient is not None}
 
 
 def _any_observation(policy: ActorCriticPolicy) -> PyTorchObs:
@@ -113,12 +142,17 @@ def _zeros(policy: ActorCriticPolicy, space: Any) -> Tensor:
     return torch.zeros(1, *get_obs_shape(space), dtype=dtype, device=policy.device)
 
 
-def _layers_of(module: nn.Module, own: set[str], prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the largest submodules whose every parameter is in ``own``."""
-    for name, child in module.named_children():
-        path = f"{prefix}{name}"
-        parameters = [f"{path}.{inner}" for inner, _ in child.named_parameters()]
-        if parameters and all(parameter in own for parameter in parameters):
-            yield path, child
-        else:
-            yield from _layers_of(child, own, f"{path}.")
+def _is_whole(module: nn.Module, own: set[int]) -> bool:
+    """Say whether every parameter is in ``own``; frozen ones may stand beside them in a layer without children."""
+    parameters = list(module.parameters())
+    if next(module.children(), None) is None:
+        parameters = [parameter for parameter in parameters if parameter.requires_grad]
+    return bool(parameters) and all(id(parameter) in own for parameter in parameters)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _flat(path: str) -> str:
+    return path.replace(".", "_")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
 import kova
@@ -14,6 +17,7 @@ from kova.experiments.errors import UsageError
 from kova.experiments.runs import ranges
 from kova.experiments.runs.config import ALGORITHMS, RunConfig, settable
 from kova.experiments.runs.expressions import resolve
+from kova.experiments.runs.training import build
 
 
 @pytest.mark.parametrize(
@@ -103,3 +107,26 @@ def test_a_model_may_hold_another():
     assert resolve("Robust(BatchSize(2.0), c=5)") == kova.Robust(kova.BatchSize(2.0), 5.0)
     with pytest.raises(ValueError, match="not a number"):
         resolve("Robust(open('x'))")
+
+
+class PairOfActions(gymnasium.Env):
+    """Actions of a kind that nothing here takes."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,))
+    action_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2)])
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_actions_that_no_algorithm_takes(algo: str):
+    config = RunConfig.from_preset(algo, "Pairs-v0")
+    with pytest.raises(UsageError, match="and Pairs-v0 has Tuple; no algorithm takes those"):
+        build(config, DummyVecEnv([PairOfActions]))
+
+
+@pytest.mark.parametrize(("algo", "name"), [("ppo", "vf_coef"), ("trpo", "n_critic_updates")])
+def test_what_a_preset_sets_for_adam_alone_reaches_adam_alone(algo: str, name: str):
+    config = RunConfig.from_preset(algo, "Hopper-v4", "paper")
+    env = DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")])
+    # A warning would be an error here.
+    kalman, adam = (build(config.with_critic(critic), env) for critic in ("kova", "adam"))
+    assert getattr(adam, name) == config.algorithm[name] != getattr(kalman, name)

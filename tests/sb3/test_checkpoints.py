@@ -130,7 +130,7 @@ def test_set_parameters(algorithm):
         model.set_parameters({**original, "no_such_object": {}})
     with pytest.raises(ValueError, match="invalid object name"):
         model.set_parameters({**original, "no_such_object": {}}, exact_match=False)
-    for name in original:
+    for name in original.keys() - {"critic_optimizer"}:
         with pytest.raises(ValueError, match="do not match"):
             model.set_parameters({key: original[key] for key in original if key != name})
     incomplete = {**original, "policy": dict(list(original["policy"].items())[:-1])}

@@ -170,11 +170,39 @@ def test_max_ratio_noise(algorithm, orientation):
     assert np.isfinite(model.logger.name_to_value["kova/nis"])
 
 
-@pytest.mark.parametrize("algorithm", OFF_POLICY)
-def test_max_ratio_noise_needs_a_policy_with_probabilities(algorithm):
-    model = make(algorithm, critic_kwargs={"noise": kova.MaxRatio()})
-    with pytest.raises(ValueError, match="MaxRatio needs ratio"):
-        model.learn(ENOUGH)
+#: Noise models that need what only the other family of algorithms knows.
+WITHOUT_RATIO = [(algorithm, "ratio", kova.MaxRatio()) for algorithm in OFF_POLICY]
+WITHOUT_VARIANCE = [(algorithm, "next_variance", kova.InverseVariance()) for algorithm in ON_POLICY]
+
+
+@pytest.mark.parametrize(("algorithm", "need", "noise"), WITHOUT_RATIO + WITHOUT_VARIANCE)
+def test_a_noise_model_that_needs_too_much_is_refused_at_once(algorithm, need, noise):
+    for model in (noise, kova.Robust(noise)):
+        message = rf"critic_kwargs: noise=.* needs {need}, which {algorithm.__name__} cannot give; use .*BatchSize"
+        with pytest.raises(ValueError, match=message):
+            make(algorithm, critic_kwargs={"noise": model})
+    assert make(algorithm, critic="adam", critic_kwargs={"noise": noise}).learn(ENOUGH)
+
+
+@pytest.mark.parametrize("algorithm", ON_POLICY)
+def test_robust_max_ratio_gets_its_ratio(algorithm):
+    model = make(algorithm, critic_kwargs={"noise": kova.Robust(kova.MaxRatio())}).learn(ENOUGH)
+    assert model.critic_optimizer.steps > 0
+
+
+class Legacy(kova.Noise):
+    """As one would have written it for 0.1.0."""
+
+    needs_next_variance = True
+
+    def covariance(self, batch):
+        return 1.0 + batch.next_variance
+
+
+def test_a_noise_model_written_for_010():
+    assert make(DQN, critic_kwargs={"noise": Legacy()}).learn(ENOUGH).critic_optimizer.steps > 0
+    with pytest.raises(ValueError, match="needs next_variance"):
+        make(PPO, critic_kwargs={"noise": Legacy()})
 
 
 @pytest.mark.parametrize("algorithm", ALL)

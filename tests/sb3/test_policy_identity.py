@@ -72,6 +72,7 @@ def test_within_a_rollout_the_filter_leaves_the_policy_alone(algorithm, environm
 
 
 @no_losses
+@pytest.mark.filterwarnings("ignore:no effect on a Kalman critic")
 @pytest.mark.parametrize("algorithm", ON_POLICY)
 def test_the_weight_of_the_value_term_does_not_reach_the_policy(algorithm):
     steps = SETTINGS[algorithm]["n_steps"]

@@ -30,7 +30,7 @@ from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.provenance import provenance
 from kova.experiments.runs.training import build
-from kova.sb3 import PPO
+from kova.sb3 import PPO, upstream
 from kova.sb3.adam import AdamCritic
 from kova.targets import gae_targets
 
@@ -76,9 +76,9 @@ def record(env_name: str, steps: int, seed: int) -> list[Rollout]:
 
     def keep_and_train() -> None:
         buffer = model.rollout_buffer
-        last = torch.as_tensor(np.asarray(model._last_obs), dtype=torch.float32)
+        last = torch.as_tensor(np.asarray(upstream.last_observation(model)), dtype=torch.float32)
         observations = torch.as_tensor(buffer.observations, dtype=torch.float32).flatten(0, 1)
-        starts = np.concatenate([buffer.episode_starts[1:, 0], np.asarray(model._last_episode_starts, dtype=float)])
+        starts = np.concatenate([buffer.episode_starts[1:, 0], upstream.last_episode_starts(model).astype(float)])
         rewards = torch.as_tensor(buffer.rewards[:, 0], dtype=torch.float32).clone()
         found.append(Rollout(torch.cat([observations, last]), rewards, torch.as_tensor(starts) > 0))
         train()

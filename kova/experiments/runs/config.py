@@ -122,11 +122,11 @@ class RunConfig:
             raise UsageError(
                 f"critic.{unused[0]} is a setting of the Kalman critic; leave it out, or use --critic kova"
             )
-        on_policy = issubclass(ALGORITHMS[self.algo], OnPolicyCritic)
-        if not on_policy and isinstance(resolve(self.critic.get("noise")), kova.MaxRatio):
-            raise UsageError(
-                f"critic.noise=MaxRatio() needs an on-policy algorithm; {self.algo} has no ratio of policies"
-            )
+        if "noise" in self.critic:
+            try:
+                ALGORITHMS[self.algo].check_noise("critic.noise", resolve(self.critic["noise"]))
+            except ValueError as error:
+                raise UsageError(str(error)) from None
 
     @classmethod
     def from_preset(cls, algo: str, env: str, preset: str = "default") -> RunConfig:

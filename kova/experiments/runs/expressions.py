@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +12,9 @@ from stable_baselines3.common.utils import LinearSchedule
 from torch import nn
 
 import kova
+from kova.suggest import suggestion
+
+__all__ = ["CALLS", "NAMES", "linear", "resolve", "suggestion"]
 
 
 def linear(start: float, end: float = 0.0) -> LinearSchedule:
@@ -105,10 +107,3 @@ def _literal(node: ast.expr, text: str) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise ValueError(f"{text!r}: {ast.unparse(node)!r} is not a number or a string") from None
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean …?", or the list of what there is."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"

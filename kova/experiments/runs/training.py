@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
@@ -30,6 +29,7 @@ from kova.experiments.runs.expressions import resolve
 from kova.experiments.runs.logs import STEP, MonitorCSV, make_logger
 from kova.experiments.runs.provenance import add_maker, provenance
 from kova.experiments.runs.run_directory import MADE_BY, RunDirectory
+from kova.sb3.upstream import forget_last_observation
 
 MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
 
@@ -51,6 +51,9 @@ def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
     algorithm, critic = _algorithm(config)
     _check_actions(config, env)
     settings = resolve(config.algorithm)
+    if critic.get("critic") == "kova":
+        # Presets set them for every critic; given to a Kalman critic they would bring a warning.
+        settings = {name: settings[name] for name in settings if name not in ALGORITHMS[config.algo].only_for_adam}
     if isinstance(settings.get("train_freq"), list):
         settings["train_freq"] = tuple(settings["train_freq"])
     if issubclass(ALGORITHMS[config.algo], OffPolicyAlgorithm):
@@ -87,13 +90,13 @@ def _algorithm(config: RunConfig) -> tuple[Callable[..., BaseAlgorithm], dict[st
 
 def _check_actions(config: RunConfig, env: VecEnv) -> None:
     """Name the algorithms that do, where the actions are of a kind that this one does not take."""
-    discrete = isinstance(env.action_space, spaces.Discrete)
-    if config.algo == "dqn" and not discrete:
+    takers = [name for name, algorithm in ALGORITHMS.items() if isinstance(env.action_space, algorithm.action_spaces)]
+    if config.algo not in takers:
+        taken = " or ".join(kind.__name__ for kind in ALGORITHMS[config.algo].action_spaces)
+        way_out = f"use one of {', '.join(takers)}" if takers else "no algorithm takes those"
         raise UsageError(
-            f"dqn needs a choice of actions and {config.env} has continuous ones; use ppo, trpo, a2c or ddpg"
+            f"{config.algo} takes {taken} actions and {config.env} has {type(env.action_space).__name__}; {way_out}"
         )
-    if config.algo == "ddpg" and not isinstance(env.action_space, spaces.Box):
-        raise UsageError(f"ddpg needs continuous actions and {config.env} has a choice; use ppo, trpo, a2c or dqn")
 
 
 def _action_noise(sigma: float | None, env: VecEnv) -> NormalActionNoise | None:
@@ -171,7 +174,7 @@ class Training:
         every = self.config.checkpoint_every
         until = min((done // every + 1) * every, self.config.steps)
         model.set_random_seed(part_seed(self.config.seed, done))
-        model._last_obs = None
+        forget_last_observation(model)
         stop = _Stop(until, lambda: self._interrupted)
         with suppress(_PartDone):
             model.learn(
@@ -183,7 +186,7 @@ class Training:
 
     def _checkpoint(self) -> None:
         with self.directory.new_checkpoint(self.model.num_timesteps) as folder:
-            self.model._last_obs = None
+            forget_last_observation(self.model)
             self.model.save(folder / MODEL)
             if isinstance(self.env, VecNormalize):
                 self.env.save(str(folder / NORMALIZATION))

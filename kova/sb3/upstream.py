@@ -1,0 +1,86 @@
+"""The one place where private names of Stable-Baselines3 and sb3-contrib are read, called or set.
+
+A new version of upstream may change any of them without notice; then this file is the one to look at. What cannot
+stand here are methods that our classes define because upstream calls them under these names:
+
+- ``_setup_model``: builds the networks; ours adds the filter (``CriticMixin``, ``OnPolicyCritic``).
+- ``_excluded_save_params``: attributes that ``save`` leaves out (``CriticMixin``, ``OnPolicyCritic``, ``ThompsonDQN``).
+- ``_get_torch_save_params``: what ``save`` keeps as state dicts (``CriticMixin``).
+- ``_on_step``: called after every step of the environment (``PosteriorDQN``).
+- ``_init_setup_model``: the constructor's argument by which ``load`` postpones ``_setup_model`` (``CriticMixin``).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import RolloutBufferSamples
+from torch.optim import Optimizer
+
+
+def samples(buffer: RolloutBuffer, indices: np.ndarray) -> RolloutBufferSamples:
+    """Return some transitions of a full rollout; the public ``get`` would draw from numpy's global random state."""
+    return buffer._get_samples(indices)
+
+
+def remaining_progress(model: BaseAlgorithm) -> float:
+    """Return the argument of schedules: 1 at the beginning of ``learn``, 0 at its end."""
+    return model._current_progress_remaining
+
+
+def follow_schedule(model: BaseAlgorithm, optimizer: Optimizer) -> None:
+    """Set the optimizer's learning rate to the schedule's present one, and log it."""
+    model._update_learning_rate(optimizer)
+
+
+def updates(model: BaseAlgorithm) -> int:
+    """Return the count that is logged as ``train/n_updates``."""
+    return model._n_updates
+
+
+def count_update(model: BaseAlgorithm) -> None:
+    """Add one to that count."""
+    model._n_updates += 1
+
+
+def entries(model: BaseAlgorithm) -> set[str]:
+    """Return the names under which a checkpoint has state dicts."""
+    return set(model._get_torch_save_params()[0])
+
+
+def last_observation(model: BaseAlgorithm) -> Any:
+    """Return the observations that the next actions will be chosen for."""
+    return model._last_obs
+
+
+def last_episode_starts(model: OnPolicyAlgorithm) -> np.ndarray:
+    """Return for every environment whether that observation is the first of an episode."""
+    return np.asarray(model._last_episode_starts)
+
+
+def forget_last_observation(model: BaseAlgorithm) -> None:
+    """Let the next ``learn`` begin with a reset of the environment."""
+    model._last_obs = None
+
+
+def build_networks(model: BaseAlgorithm, upstream: type[BaseAlgorithm]) -> None:
+    """Build policy and buffers again, as the upstream class does, from the present ``policy_kwargs``."""
+    upstream._setup_model(model)
+
+
+def save_as_separate(policy: ActorCriticPolicy) -> None:
+    """Let ``policy.save`` say that the features extractors are separate.
+
+    Upstream leaves it out, and ``load`` would put the critic's extractor in the place of the actor's.
+    """
+    policy._get_constructor_parameters = partial(_separate_parameters, policy)  # type: ignore[method-assign]
+
+
+def _separate_parameters(policy: ActorCriticPolicy) -> dict[str, Any]:
+    return {**type(policy)._get_constructor_parameters(policy), "share_features_extractor": False}
