@@ -47,10 +47,10 @@ def fitted(critic: nn.Module, optimizer: kova.KOVA, scale: float, steps: int) ->
 @pytest.mark.parametrize(
     ("critic", "scale", "noise", "steps", "wanted"),
     [
-        (linear, 30.0, kova.ConstantNoise(0.01), 60, 0.88),
-        (linear, 1e5, kova.ConstantNoise(0.01), 60, 0.88),
-        (linear, 1e5, kova.BatchSize(), 60, 0.88),
-        (relu, 1e3, kova.BatchSize(), 200, 0.8),
+        (linear, 30.0, kova.ConstantNoise(0.01), 40, 0.88),
+        (linear, 1e5, kova.ConstantNoise(0.01), 40, 0.88),
+        (linear, 1e5, kova.BatchSize(), 40, 0.88),
+        (relu, 1e3, kova.BatchSize(), 60, 0.6),
     ],
     ids=["linear 30", "linear 1e5", "linear 1e5, batch-size", "relu 1e3"],
 )

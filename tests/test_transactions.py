@@ -41,7 +41,7 @@ def test_noise_below_the_resolution_of_the_prior_inflates_it(evolution, dtype):
     optimizer = twin_optimizer(2.0**60, 1e-12, evolution, dtype)
     report = optimizer.step(TWINS.to(dtype), LABELS.to(dtype))
     assert 0.0 < float(report.inflation) < 1e-5 * 2.0**60
-    # All of the prior's variance is in the way of one thing: that the four equal samples are met.
+    # Nothing was known, so the four equal samples are met.
     torch.testing.assert_close(
         optimizer.predict(TWINS[:1].to(dtype)).mean, LABELS.to(dtype).mean()[None], rtol=1e-4, atol=0
     )
