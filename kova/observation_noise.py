@@ -69,9 +69,21 @@ class ObservationNoise:
             raise ValueError("noise must be positive definite, it is singular or indefinite")
         return cls(value, spectrum.log().sum() + 2.0 * scale.log().sum())
 
+    @property
+    def correlated(self) -> bool:
+        """Whether it is a matrix."""
+        return isinstance(self.value, Tensor) and self.value.dim() == 2
+
+    def part(self, piece: slice) -> ObservationNoise:
+        """Return the noise of some samples, where it is not a matrix."""
+        if not isinstance(self.value, Tensor):
+            return ObservationNoise(self.value, (piece.stop - piece.start) * math.log(self.value))
+        variances = self.value[piece]
+        return ObservationNoise(variances, variances.double().log().sum())
+
     def pivots(self) -> Tensor | float:
         """Return the squared diagonal of P_n's Cholesky factor: a number or (N,)."""
-        if isinstance(self.value, Tensor) and self.value.dim() == 2:
+        if self.correlated and isinstance(self.value, Tensor):
             factor: Tensor = torch.linalg.cholesky(self.value.double())
             return factor.diagonal().square()
         return self.value

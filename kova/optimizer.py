@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from kova import _checks
-from kova import covariance as structures
+from kova import _checks, checkpoint
 from kova._checks import Inputs
 from kova.calibration import Calibration
+from kova.conditioning import Conditioned, condition, condition_in_pieces
 from kova.covariance.base import Covariance
+from kova.covariance.choice import Choice, Settings, choose
 from kova.errors import NumericalError
 from kova.evolution import Evolution, FadingMemory
-from kova.factorise import factorise_innovation
 from kova.interrupts import HeldSignals
 from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import Observation, ObservationFn
@@ -25,16 +25,13 @@ from kova.modes import without_modes
 from kova.noise import Batch, BatchSize, Memory, Noise
 from kova.observation_noise import ObservationNoise
 from kova.posterior import Predictive, check_variance
-from kova.step_report import StepReport, measure
+from kova.prediction import Prediction
+from kova.step_report import StepReport
 
 T = TypeVar("T")
 
-#: Of the state_dict.
-FORMAT = 1
-STATE_KEYS = {"state", "param_groups", "format", "steps", "parameters", "covariance"}
-
-#: Samples whose Jacobian ``predict`` holds at once.
-PREDICT_CHUNK = 512
+#: Samples, and numbers of their Jacobian, that ``predict`` holds at once.
+PREDICT_CHUNK, PREDICT_NUMBERS = 512, 2**24
 
 
 class KOVA(torch.optim.Optimizer):
@@ -53,9 +50,12 @@ class KOVA(torch.optim.Optimizer):
         noise: P_n, how the target labels scatter around the value.
         step_size: α in (0, 1], or a callable of the step number t = 1, 2, …
         dtype: Of the covariance.
-        memory_budget: Bytes the covariance may take; by default four fifths of what is free.
-        flop_budget: Operations a step of 64 samples may spend on P before ``covariance="auto"`` takes a sparser
-            structure.
+        batch_size: N of a typical step. ``covariance="auto"`` takes the most faithful structure that then costs at most
+            five steps of Adam. A step may have any number of samples; a large batch is taken in pieces, which for a
+            full P give what the whole batch gives (see :func:`kova.conditioning.condition_in_pieces`).
+        memory_budget: Bytes that the covariance and a step together may take; by default four fifths of what is free.
+        flop_budget: Operations that a step of ``batch_size`` samples may spend on P before ``covariance="auto"`` takes
+            a sparser structure, in place of the comparison with Adam.
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -82,27 +82,34 @@ class KOVA(torch.optim.Optimizer):
         step_size: float | Callable[[int], float] = 1.0,
         dtype: torch.dtype = torch.float32,
         *,
+        batch_size: int = 64,
         memory_budget: int | None = None,
-        flop_budget: float = 1e9,
+        flop_budget: float | None = None,
     ) -> None:
         _check_kinds(critic, observation_fn, evolution, noise, dtype)
         if not callable(step_size):
             _check_step_size(step_size)
-        settings = structures.Settings(
+        settings = Settings(
             prior_variance=_checks.representable("prior_variance", prior_variance, dtype),
             dtype=dtype,
             memory_budget=None if memory_budget is None else _checks.count("memory_budget", memory_budget),
-            flop_budget=_checks.positive("flop_budget", flop_budget),
+            batch_size=_checks.count("batch_size", batch_size),
+            flop_budget=None if flop_budget is None else _checks.positive("flop_budget", flop_budget),
         )
-        parameters, self.covariance = structures.make(critic, covariance, evolution, settings)
-        self.observation = Observation(critic, observation_fn, parameters)
+        choice = choose(critic, covariance, evolution, settings)
+        self._take(choice, settings)
+        self.observation = Observation(critic, observation_fn, choice.parameters)
         self.evolution = evolution
         self.noise = noise
         self.step_size = step_size
         self.steps = 0
         self.calibration = Calibration()
         self._noise_memory: Memory = {}
-        super().__init__(list(parameters.values()), {})
+        super().__init__(list(choice.parameters.values()), {})
+
+    def _take(self, choice: Choice, settings: Settings) -> None:
+        self.covariance, self._reason, self._piece = choice.covariance, choice.reason, choice.piece
+        self._settings = settings
 
     @property
     def dtype(self) -> torch.dtype:
@@ -146,22 +153,6 @@ class KOVA(torch.optim.Optimizer):
         noise: float | Tensor | None,
         next_variance: Tensor | None,
     ) -> StepReport:
-        jacobian, y, known = self._observe(inputs, targets, ratio, next_variance)
-        try:
-            return self._condition(jacobian, y, known, noise)
-        except NumericalError:
-            # The usual cause has a clearer name.
-            jacobian.check_finite()
-            raise
-
-    def _observe(
-        self, inputs: Inputs, targets: Tensor, ratio: Tensor | None, next_variance: Tensor | None
-    ) -> tuple[Jacobian, Tensor, dict[str, Tensor]]:
-        """Check the batch and linearise h at it (lines 3 to 5 of Algorithm 1).
-
-        Returns:
-            The linearisation, y, and what else the noise model may look at.
-        """
         size = _checks.inputs(inputs, self.observation.device)
         like = torch.empty(0, dtype=self.dtype, device=self.covariance.device)
         y = _checks.per_sample("targets", targets, like, size=size)
@@ -171,46 +162,107 @@ class KOVA(torch.optim.Optimizer):
             for name, value in given.items()
             if value is not None
         }
-        return self.observation.linearise(inputs, size, self.dtype), y, known
+        alpha = self._alpha(self.steps + 1)
+        matrix = isinstance(noise, Tensor) and noise.dim() == 2
+        if size > self._piece and alpha == 1.0 and not matrix:
+            report = self._step_in_pieces(inputs, y, known, noise)
+            if report is not None:
+                return report
+        jacobian = self.observation.linearise(inputs, size, self.dtype)
+        try:
+            return self._step_at_once(jacobian, y, known, noise, alpha)
+        except NumericalError:
+            # The usual cause has a clearer name.
+            jacobian.check_finite()
+            raise
 
-    def _condition(
-        self, jacobian: Jacobian, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None
+    def _step_at_once(
+        self, jacobian: Jacobian, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None, alpha: float
     ) -> StepReport:
         """Predict P, weigh the innovation, and update θ and P (lines 2 and 6 to 9 of Algorithm 1)."""
-        alpha = self._alpha(self.steps + 1)
         # Subtracted in the wider of the two types: near a large value float32 has no room for a small difference.
         delta = (y - jacobian.values).to(self.dtype)
         P = self.evolution.predict(self.covariance.seen_by(jacobian))
         gram = P.gram(self.dtype)
-        batch = Batch(delta.clone(), predicted=gram.diagonal(), memory=self._noise_memory, **known)
-        P_n = ObservationNoise.of(self.noise.covariance(batch) if noise is None else noise, like=delta)
-        memory = self.noise.remember(batch) if noise is None else self._noise_memory
+        P_n, memory = self._weigh(delta, gram.diagonal(), known, noise)
+        conditioned = condition(P, gram, delta, P_n, alpha)
+        self._commit(conditioned, memory)
+        return self._report(conditioned, delta)
 
-        P, gram, L, inflation = factorise_innovation(P, gram, P_n)
-        # Where S needed float64 its inverse times δ does too: large terms cancel in the gain.
-        standardised = torch.linalg.solve_triangular(L, delta.to(L.dtype)[:, None], upper=False)
-        weights = torch.linalg.solve_triangular(L.mT, standardised, upper=True).squeeze(1)
-        update = P.gain(weights).to(self.dtype).mul_(alpha)
-        if not _checks.all_finite(update):
-            raise NumericalError("the parameter update is not finite; nothing was changed")
-        moved = self._moved(update)
-        store = P.condition(L, alpha)
-        standardised = standardised.squeeze(1)
-        measured = measure(gram, P_n.log_det, L, delta, standardised, weights, alpha)
-        calibration = self.calibration.updated(standardised)
+    def _step_in_pieces(
+        self, inputs: Inputs, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None
+    ) -> StepReport | None:
+        """Take a large batch one piece after the other; return nothing where only the whole batch will do."""
+        size = len(y)
+        pieces = [slice(start, min(start + self._piece, size)) for start in range(0, size, self._piece)]
 
-        # All that can fail has been done. Held signals arrive when θ and P belong together again.
+        def linearise(piece: slice) -> Jacobian:
+            part = _checks.map_inputs(operator.itemgetter(piece), inputs)
+            return self.observation.linearise(part, piece.stop - piece.start, self.dtype)
+
+        first = linearise(pieces[0])
+        evolved = self.evolution.predict(self.covariance.seen_by(first))
+        if evolved.depends_on_batch:
+            return None
+        delta = (y - self.observation.values(inputs, size)).to(self.dtype)
+        predicted = None
+        if type(self.noise).remember is not Noise.remember and noise is None:
+            predicted = torch.cat([self._predicted(linearise(piece)) for piece in pieces])
+        P_n, memory = self._weigh(delta, predicted, known, noise)
+        if P_n.correlated:
+            return None
+
+        def predictions() -> Iterator[tuple[Prediction, Jacobian]]:
+            # Made again: looking at the other pieces has overwritten the workspace.
+            yield self.evolution.predict(self.covariance.seen_by(first)), first
+            for piece in pieces[1:]:
+                jacobian = linearise(piece)
+                yield self.covariance.seen_by(jacobian), jacobian
+
+        before = self.covariance.state_dict()
+        steps = self.steps
+        try:
+            conditioned = condition_in_pieces(predictions(), pieces, delta, P_n)
+            self._commit(conditioned, memory)
+        except BaseException:
+            # A signal that was held during the commit arrives after it: then the step has happened.
+            if self.steps == steps:
+                with HeldSignals():
+                    self.covariance.load_state_dict(before)
+            raise
+        return self._report(conditioned, delta)
+
+    def _predicted(self, jacobian: Jacobian) -> Tensor:
+        """Return diag(J P_{t|t-1} Jᵀ), (N,)."""
+        return self.evolution.predict(self.covariance.seen_by(jacobian)).gram(self.dtype).diagonal()
+
+    def _weigh(
+        self, delta: Tensor, predicted: Tensor | None, known: dict[str, Tensor], noise: float | Tensor | None
+    ) -> tuple[ObservationNoise, Memory]:
+        """Return P_n and what the noise model will remember of the batch."""
+        if noise is not None:
+            return ObservationNoise.of(noise, like=delta), self._noise_memory
+        batch = Batch(delta.clone(), predicted=predicted, memory=self._noise_memory, **known)
+        return ObservationNoise.of(self.noise.covariance(batch), like=delta), self.noise.remember(batch)
+
+    def _commit(self, conditioned: Conditioned, memory: Memory) -> None:
+        """Store θ, P and the counters together, after all that can fail."""
+        moved = self._moved(conditioned.update)
+        calibration = self.calibration.updated(conditioned.standardised)
+        # Signals wait until θ and P belong together again.
         with HeldSignals():
-            store()
+            conditioned.store()
             for parameter, value in zip(self.observation.parameters.values(), moved, strict=True):
                 parameter.copy_(value)
             self.calibration, self._noise_memory = calibration, memory
             self.steps += 1
+
+    def _report(self, conditioned: Conditioned, delta: Tensor) -> StepReport:
         return StepReport(
-            **measured,
-            update_norm=update.norm(),
+            **conditioned.measured,
+            update_norm=conditioned.update.norm(),
             mean_variance=self.covariance.mean_variance(),
-            inflation=delta.new_tensor(inflation),
+            inflation=delta.new_tensor(conditioned.inflation),
             innovation=delta,
         )
 
@@ -252,8 +304,9 @@ class KOVA(torch.optim.Optimizer):
         """Return mean and variance of h(u; θ), a chunk of the batch at a time."""
         size = _checks.inputs(inputs, self.observation.device)
         means, variances = [], []
-        for start in range(0, size, PREDICT_CHUNK):
-            stop = min(start + PREDICT_CHUNK, size)
+        at_once = min(PREDICT_CHUNK, max(1, PREDICT_NUMBERS // self.covariance.dim), self._piece)
+        for start in range(0, size, at_once):
+            stop = min(start + at_once, size)
             chunk = _checks.map_inputs(operator.itemgetter(slice(start, stop)), inputs)
             jacobian = self.observation.linearise(chunk, stop - start, self.dtype)
             means.append(jacobian.values.to(self.dtype))
@@ -293,7 +346,7 @@ class KOVA(torch.optim.Optimizer):
         """
         return {
             **super().state_dict(),
-            "format": FORMAT,
+            "format": checkpoint.FORMAT,
             "steps": self.steps,
             "parameters": self._parameter_shapes(),
             "covariance": self.covariance.state_dict(),
@@ -307,23 +360,23 @@ class KOVA(torch.optim.Optimizer):
         Raises:
             ValueError: It belongs to another optimizer or another critic; nothing was changed.
         """
-        if not isinstance(state_dict, Mapping) or not state_dict.keys() >= STATE_KEYS:
-            raise ValueError(f"state_dict is not a KOVA's: it must have {', '.join(sorted(STATE_KEYS))}")
-        if state_dict["format"] != FORMAT:
-            raise ValueError(f"state_dict has format {state_dict['format']}, this version of kova reads {FORMAT}")
-        own, theirs = self._parameter_shapes(), state_dict["parameters"]
-        if theirs != own:
-            raise ValueError(f"state_dict belongs to a critic with {theirs}, this one has {own}")
-        if not isinstance(state_dict["steps"], int) or state_dict["steps"] < 0:
-            raise ValueError(f"state_dict has steps = {state_dict['steps']!r}, expected a count")
-        self.covariance.check_state(state_dict["covariance"])
-        calibration = Calibration.from_state_dict(state_dict.get("calibration", Calibration().state_dict()))
-        memory = _check_memory(state_dict.get("noise_memory", {}))
+        snapshot = checkpoint.checked(state_dict, self._parameter_shapes())
+        choice = self._saved_choice(snapshot)
+        (self.covariance if choice is None else choice.covariance).check_state(snapshot.covariance)
+        if choice is not None:
+            self._take(choice, self._settings)
         with HeldSignals():
             super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-            self._compute(lambda: self.covariance.load_state_dict(state_dict["covariance"]))
-            self.calibration, self._noise_memory = calibration, memory
-            self.steps = state_dict["steps"]
+            self._compute(lambda: self.covariance.load_state_dict(snapshot.covariance))
+            self.calibration, self._noise_memory = snapshot.calibration, snapshot.noise_memory
+            self.steps = snapshot.steps
+
+    def _saved_choice(self, snapshot: checkpoint.Snapshot) -> Choice | None:
+        """Return the structure of a snapshot if "auto", in another version or for another N, chose that one."""
+        saved = checkpoint.structure(snapshot.covariance)
+        if not self._reason or saved in (None, self.covariance.name):
+            return None
+        return choose(self.observation.module, saved, self.evolution, self._settings)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take the critic's parameters, once.
@@ -341,8 +394,9 @@ class KOVA(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         """Say what the filter is made of."""
+        chosen = f" (auto: {self._reason})" if self._reason else ""
         parts = (
-            f"{self.covariance.name} P over {self.covariance.dim} parameters",
+            f"{self.covariance.name} P over {self.covariance.dim} parameters{chosen}",
             f"evolution={self.evolution!r}",
             f"noise={self.noise!r}",
             f"steps={self.steps}",
@@ -395,10 +449,3 @@ def _check_step_size(value: object) -> float:
     if not 0.0 < alpha <= 1.0:
         raise ValueError(f"step_size must be in (0, 1], got {value!r}")
     return alpha
-
-
-def _check_memory(memory: object) -> Memory:
-    numbers = isinstance(memory, Mapping) and all(isinstance(value, int | float) for value in memory.values())
-    if not numbers or not isinstance(memory, Mapping):
-        raise ValueError(f"state_dict has noise_memory = {memory!r}, expected numbers by name")
-    return dict(memory)

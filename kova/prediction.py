@@ -28,6 +28,11 @@ class Prediction(ABC):
 
     prior_variance: float
 
+    @property
+    def depends_on_batch(self) -> bool:
+        """Whether the evolution looked at the batch: it then cannot be taken in pieces."""
+        return False
+
     def scaled(self, factor: float) -> Self:
         """Return factor · P, for factor >= 0."""
         return self._scaled(_checks.non_negative("factor", factor))

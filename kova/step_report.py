@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,8 @@ class StepReport:
         nis: δᵀS⁻¹δ / N, the normalised innovation squared; 1 when the filter's uncertainty is right.
         log_likelihood: log N(δ; 0, S).
         information_gain: ½ log|I + P_n⁻¹ J P Jᵀ|, in nats.
-        trust_region: ½ Δθᵀ P_{t|t-1}⁻¹ Δθ, the second term of L_EKF (Eq. 12) at the new parameters.
+        trust_region: ½ Δθᵀ P_{t|t-1}⁻¹ Δθ, the second term of L_EKF (Eq. 12) at the new parameters; where a large
+            batch was taken in pieces, the sum of theirs.
         update_norm: |Δθ|.
         mean_variance: tr(P_{t|t}) / d.
         inflation: What was added to every variance before the step because rounding had made P indefinite; usually 0.
@@ -60,3 +62,16 @@ def measure(
         "information_gain": (0.5 * (log_det - noise_log_det)).clamp(min=0.0).to(delta.dtype),
         "trust_region": 0.5 * alpha**2 * energy,
     }
+
+
+def total(pieces: Sequence[dict[str, Tensor]], delta: Tensor, standardised: Tensor) -> dict[str, Tensor]:
+    """Return the by-products of a batch that was taken in pieces.
+
+    Args:
+        pieces: Those of each piece.
+        delta: The innovation of the whole batch, (N,).
+        standardised: L⁻¹δ of all pieces, (N,).
+    """
+    sums = {name: torch.stack([piece[name] for piece in pieces]).sum() for name in pieces[0]}
+    loss, nis = (torch.dot(numbers, numbers) / len(numbers) for numbers in (delta, standardised))
+    return {**sums, "loss": loss / 2.0, "nis": nis}

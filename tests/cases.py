@@ -51,6 +51,29 @@ def batch(size: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64) -> t
     return u.to(dtype), y.to(dtype)
 
 
+def mask(critic: nn.Module, structure: str) -> Tensor:
+    """Return 1 where the structure keeps a covariance, written down entry by entry."""
+    place = []
+    for name, parameter in critic.named_parameters():
+        layer = name.rpartition(".")[0]
+        for entry in range(parameter.numel()):
+            unit = entry // (parameter.numel() // parameter.shape[0])
+            place.append((layer, unit))
+    dim = len(place)
+    same = {
+        "full": lambda i, j: True,
+        "layer": lambda i, j: place[i][0] == place[j][0],
+        "neuron": lambda i, j: place[i] == place[j],
+        "diagonal": lambda i, j: i == j,
+    }
+    if structure.startswith("block:"):
+        size = int(structure.removeprefix("block:"))
+        keep = lambda i, j: i // size == j // size  # noqa: E731
+    else:
+        keep = same[structure]
+    return torch.tensor([[float(keep(i, j)) for j in range(dim)] for i in range(dim)], dtype=torch.float64)
+
+
 def theta(critic: nn.Module) -> Tensor:
     return nn.utils.parameters_to_vector(critic.parameters()).detach().clone()
 

@@ -17,7 +17,7 @@ from cases import EVOLUTION_IDS, EVOLUTIONS, batch, mlp, same_bits, snapshot
 from torch import nn
 
 import kova
-from kova.optimizer import STATE_KEYS
+from kova.checkpoint import KEYS
 
 EVOLVING = pytest.mark.parametrize("evolution", [evolution for evolution, _ in EVOLUTIONS], ids=EVOLUTION_IDS)
 
@@ -172,7 +172,7 @@ def test_a_damaged_checkpoint_is_refused_whole(where, value):
     with pytest.raises(ValueError, match=r"checkpoint|state_dict"):
         optimizer.load_state_dict(damaged(optimizer.state_dict(), where, value))
     assert same_bits(before, snapshot(optimizer))
-    for key in STATE_KEYS:
+    for key in KEYS:
         partial = optimizer.state_dict()
         del partial[key]
         with pytest.raises(ValueError, match="state_dict"):

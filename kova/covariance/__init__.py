@@ -1,18 +1,9 @@
-"""Covariance structures, one per file, and the choice between them by name."""
+"""Covariance structures, one per file; :mod:`kova.covariance.choice` picks one by name."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NoReturn
-
-import torch
-from torch import nn
-
-from kova import memory
-from kova.covariance.base import Cost, Covariance
+from kova.covariance.base import Covariance
 from kova.covariance.block import Block
 from kova.covariance.blockwise import Blockwise
+from kova.covariance.cost import Cost
 from kova.covariance.diagonal import Diagonal
 from kova.covariance.full import Full
 from kova.covariance.last_layer import LastLayer
@@ -20,9 +11,7 @@ from kova.covariance.layer import Layer
 from kova.covariance.layout import Layout
 from kova.covariance.low_rank import LowRank
 from kova.covariance.neuron import Neuron
-from kova.covariance.spherical import Spherical, SphericalPrediction
-from kova.errors import CovarianceTooLarge
-from kova.evolution import Evolution
+from kova.covariance.spherical import Spherical
 
 __all__ = [
     "Block",
@@ -36,147 +25,5 @@ __all__ = [
     "Layout",
     "LowRank",
     "Neuron",
-    "Settings",
     "Spherical",
-    "make",
 ]
-
-#: The flop budget is for a step with this many samples.
-TYPICAL_BATCH = 64
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What every structure is made with.
-
-    Attributes:
-        prior_variance: p₀.
-        dtype: Precision.
-        memory_budget: Bytes P may take; ``None`` asks the machine.
-        flop_budget: Operations that a step of 64 samples may spend on P before "auto" takes a sparser structure.
-    """
-
-    prior_variance: float
-    dtype: torch.dtype
-    memory_budget: int | None
-    flop_budget: float
-
-
-@dataclass(frozen=True)
-class _Structure:
-    """A named structure, before it is allocated."""
-
-    name: str
-    parameters_of: Callable[[nn.Module], dict[str, nn.Parameter]]
-    cost: Callable[[Layout], Cost]
-    build: Callable[[Layout, float, torch.dtype, torch.device], Covariance]
-
-
-def _sized(kind: type[Block | LowRank], size: int) -> _Structure:
-    return _Structure(
-        f"{kind.name}:{size}",
-        kind.parameters_of,
-        lambda layout: kind.cost(layout, size),
-        lambda layout, *rest: kind(layout, size, *rest),
-    )
-
-
-_PLAIN: Mapping[str, _Structure] = {
-    kind.name: _Structure(kind.name, kind.parameters_of, kind.cost, kind)
-    for kind in (Full, Layer, Neuron, Diagonal, LastLayer)
-}
-_SIZED: Mapping[str, type[Block | LowRank]] = {kind.name: kind for kind in (Block, LowRank)}
-
-#: What "auto" tries and an error suggests, the most faithful first.
-_MOST_FAITHFUL_FIRST = tuple(_PLAIN[name] for name in ("full", "layer", "neuron", "diagonal"))
-
-
-def make(
-    critic: nn.Module, covariance: str | Covariance, evolution: Evolution, settings: Settings
-) -> tuple[dict[str, nn.Parameter], Covariance]:
-    """Return the parameters that are optimised and their covariance.
-
-    Args:
-        critic: The module.
-        covariance: A name or an instance.
-        evolution: Decides whether any matrix is needed.
-        settings: The rest.
-
-    Raises:
-        TypeError: ``covariance`` is neither a name nor an instance, or ``evolution`` returns no prediction.
-        ValueError: Unknown name, an instance that does not fit, or one that does not go with ``evolution``.
-        CovarianceTooLarge: It does not fit in memory; nothing was allocated.
-    """
-    if isinstance(covariance, Covariance):
-        return _checked_instance(critic, covariance, evolution)
-    if not isinstance(covariance, str):
-        raise TypeError(f"covariance must be a name or a kova.covariance.Covariance, got {covariance!r}")
-    structure = _parse(covariance)
-    parameters = (structure or _MOST_FAITHFUL_FIRST[0]).parameters_of(critic)
-    layout, device = Layout.of(parameters), next(iter(parameters.values())).device
-    variance = _predicted_prior(evolution, settings.prior_variance)
-    if not evolution.keeps_memory:
-        return parameters, Spherical(layout, settings.prior_variance, variance, settings.dtype, device)
-    if covariance == Spherical.name:
-        raise ValueError(f'covariance="memoryless" goes with evolution=Memoryless(eta), not with {evolution!r}')
-    available = memory.available_bytes(device) if settings.memory_budget is None else settings.memory_budget
-    room = available // settings.dtype.itemsize
-    if structure is None:
-        affordable = (s for s in _MOST_FAITHFUL_FIRST if s.cost(layout).flops * TYPICAL_BATCH <= settings.flop_budget)
-        structure = next((s for s in affordable if s.cost(layout).numbers <= room), _MOST_FAITHFUL_FIRST[-1])
-    if structure.cost(layout).numbers > room:
-        _refuse(structure, layout, settings.dtype, available)
-    return parameters, structure.build(layout, settings.prior_variance, settings.dtype, device)
-
-
-def _parse(name: str) -> _Structure | None:
-    """Return the structure a name stands for; ``None`` for those that are decided otherwise."""
-    if name in ("auto", Spherical.name):
-        return None
-    if name in _PLAIN:
-        return _PLAIN[name]
-    kind, _, size = name.partition(":")
-    if kind in _SIZED and size.isdecimal() and int(size) > 0:
-        return _sized(_SIZED[kind], int(size))
-    known = ["auto", *_PLAIN, *(f"{kind}:SIZE" for kind in _SIZED), Spherical.name]
-    raise ValueError(f"covariance must be one of {', '.join(known)}, got {name!r}")
-
-
-def _predicted_prior(evolution: Evolution, prior_variance: float) -> float:
-    """Return the variance ``evolution`` predicts from the prior: finds a bad model before anything is allocated."""
-    trial = evolution.predict(SphericalPrediction(prior_variance, prior_variance))
-    if not isinstance(trial, SphericalPrediction):
-        raise TypeError(f"evolution.predict must return the prediction it builds from P, got {type(trial).__name__}")
-    return trial.variance
-
-
-def _checked_instance(
-    critic: nn.Module, covariance: Covariance, evolution: Evolution
-) -> tuple[dict[str, nn.Parameter], Covariance]:
-    parameters = covariance.parameters_of(critic)
-    device = next(iter(parameters.values())).device
-    variance = _predicted_prior(evolution, covariance.prior_variance)
-    if covariance.dim != Layout.of(parameters).dim:
-        raise ValueError(f"covariance is over {covariance.dim} parameters, the critic has {Layout.of(parameters).dim}")
-    if covariance.device != device:
-        raise ValueError(f"covariance is on {covariance.device}, the critic on {device}")
-    if evolution.keeps_memory == isinstance(covariance, Spherical):
-        raise ValueError(f"covariance {type(covariance).__name__} does not go with evolution {evolution!r}")
-    if isinstance(covariance, Spherical) and covariance.variance != variance:
-        raise ValueError(f"covariance has variance {covariance.variance:g}, {evolution!r} makes it {variance:g}")
-    return parameters, covariance
-
-
-def _refuse(structure: _Structure, layout: Layout, dtype: torch.dtype, available: int) -> NoReturn:
-    wanted = structure.cost(layout).numbers * dtype.itemsize
-    fitting = [s for s in _MOST_FAITHFUL_FIRST if s.cost(layout).numbers * dtype.itemsize <= available]
-    advice = "evolution=kova.Memoryless(eta) needs no matrix"
-    if fitting:
-        smaller = memory.human(fitting[0].cost(layout).numbers * dtype.itemsize)
-        advice = f'covariance="{fitting[0].name}" needs {smaller} and would fit; {advice}'
-    raise CovarianceTooLarge(
-        f'covariance="{structure.name}" of {layout.dim:,} parameters needs {memory.human(wanted)}, '
-        f"{memory.human(available)} may be used; {advice}",
-        wanted=wanted,
-        available=available,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -12,19 +11,6 @@ from torch import Tensor, nn
 from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import trainable
 from kova.prediction import Prediction
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a structure takes, known before it is allocated.
-
-    Attributes:
-        numbers: Entries it stores.
-        flops: Floating-point operations of a step, per sample of the batch, spent on P.
-    """
-
-    numbers: int
-    flops: int
 
 
 class Covariance(ABC):

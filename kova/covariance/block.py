@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 
 from kova import _checks
-from kova.covariance.base import Cost
 from kova.covariance.blockwise import Blockwise
+from kova.covariance.cost import Cost
 from kova.covariance.layout import Layout
 from kova.covariance.storage.batched import BatchedPart
 from kova.covariance.storage.dense import DensePart

@@ -191,6 +191,11 @@ class BlockwisePrediction(Prediction):
         """p₀."""
         return self.covariance.prior_variance
 
+    @property
+    def depends_on_batch(self) -> bool:
+        """Whether it was inflated along the batch."""
+        return self.span is not None
+
     def max_variance(self) -> float:
         """Return the largest variance."""
         if self.span is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kova.covariance.base import Cost
 from kova.covariance.blockwise import Blockwise
+from kova.covariance.cost import Cost
 from kova.covariance.layout import Layout
 from kova.covariance.storage.dense import DensePart
 from kova.covariance.storage.part import Part

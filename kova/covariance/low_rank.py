@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 
 from kova import _checks
-from kova.covariance.base import Cost
 from kova.covariance.blockwise import Blockwise
+from kova.covariance.cost import Cost
 from kova.covariance.layout import Layout
 from kova.covariance.storage.low_rank import LowRankPart
 from kova.covariance.storage.part import Part

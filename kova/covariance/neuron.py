@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kova.covariance.base import Cost
 from kova.covariance.blockwise import Blockwise
+from kova.covariance.cost import Cost
 from kova.covariance.layout import Layout, Slot, unit_order
 from kova.covariance.storage.batched import BatchedPart
 from kova.covariance.storage.part import Part

@@ -33,6 +33,10 @@ class Columns(ABC):
         """Return diag(J Jᵀ), (N,)."""
 
     @abstractmethod
+    def product(self, vector: Tensor) -> Tensor:
+        """Return J vector, (N,), for a vector (size,)."""
+
+    @abstractmethod
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Jᵀ weights, (size,), for weights (N,), in their dtype."""
 
@@ -84,6 +88,15 @@ class LinearColumns(Columns):
         scale = self.activation.square().sum(1) if self.weight else torch.zeros_like(self.gradient[:, 0])
         return self.gradient.square().sum(1).mul_(scale.add_(float(self.bias)))
 
+    def product(self, vector: Tensor) -> Tensor:
+        """Return gₙᵀ (V aₙ + v), where the vector is (V, v)."""
+        change = torch.zeros_like(self.gradient)
+        if self.weight:
+            change = self.activation @ vector[: self._weights].view(self.gradient.shape[1], -1).T
+        if self.bias:
+            change = change + vector[self._weights :]
+        return (self.gradient * change).sum(1)
+
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Σₙ wₙ gₙ ⊗ (aₙ, 1)."""
         weighted = self.gradient * weights[:, None]
@@ -114,6 +127,10 @@ class DenseColumns(Columns):
     def squared_norms(self) -> Tensor:
         """Return the squared length of each row."""
         return self.rows.square().sum(1)
+
+    def product(self, vector: Tensor) -> Tensor:
+        """Return J vector."""
+        return self.rows @ vector
 
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Jᵀ weights."""
@@ -165,6 +182,12 @@ class Jacobian:
         bad = int((~torch.isfinite(self.squared_norms())).sum())
         if bad:
             raise ValueError(f"∂h/∂θ is not finite for {bad} of {len(self.values)} samples although h is")
+
+    def product(self, vector: Tensor) -> Tensor:
+        """Return J vector, (N,), for a vector (d,)."""
+        parts = vector.split([block.size for block in self.blocks])
+        products = [block.product(part) for block, part in zip(self.blocks, parts, strict=True)]
+        return torch.stack(products).sum(0)
 
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Jᵀ weights, (d,)."""

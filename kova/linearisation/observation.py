@@ -115,6 +115,15 @@ class Observation:
             self._plans[kind] = plan
         return jacobian
 
+    def values(self, inputs: Inputs, size: int) -> Tensor:
+        """Return h(u; θ), (N,), without its derivative.
+
+        Raises:
+            ValueError: As for :meth:`linearise`.
+        """
+        self._check_module()
+        return _checks.finite("h(u; θ)", self._call(inputs, size).detach())
+
     def _linearise(
         self, plan: _Plan, inputs: Inputs, size: int, dtype: torch.dtype, *, check: bool
     ) -> tuple[Jacobian, _Plan, set[nn.Module | None]]:

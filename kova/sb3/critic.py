@@ -105,9 +105,17 @@ class CriticMixin(BaseAlgorithm):
         """
         if self.critic_type == "adam":
             return AdamCritic(module, observation_fn, lr=self.lr_schedule(1.0), **adam)
-        optimizer = KOVA(module, observation_fn, **{**self.default_critic_kwargs, **self.critic_kwargs})
+        size = {"batch_size": self._labels_per_step()}
+        optimizer = KOVA(module, observation_fn, **{**size, **self.default_critic_kwargs, **self.critic_kwargs})
         self.check_noise("critic_kwargs: noise", optimizer.noise)
+        if self.verbose >= 1:
+            # As upstream says which device it uses.
+            print(f"Critic: {optimizer!r}")
         return optimizer
+
+    def _labels_per_step(self) -> int:
+        """Return N of the filter's steps, by which it chooses a covariance structure."""
+        raise NotImplementedError
 
     def _filter(self) -> KOVA:
         """Return the filter.

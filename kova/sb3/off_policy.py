@@ -44,6 +44,9 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
         if reports:
             self._record_loss(2.0 * self._record_reports(reports))
 
+    def _labels_per_step(self) -> int:
+        return self.batch_size
+
     def _fit(self, inputs: Any, batch: ReplayBufferSamples) -> StepReport | AdamReport:
         """Take one step of the critic's optimizer."""
         optimizer, labels = self.critic_optimizer, self._labels(batch)

@@ -116,14 +116,21 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
 
     def _critic_batches(self) -> Iterator[RolloutBufferSamples]:
         assert self._critic_rng is not None
-        total = self.rollout_buffer.buffer_size * self.rollout_buffer.n_envs
-        passes = self.default_critic_passes if self.critic_type == "kova" else self._upstream_passes()
-        epochs = passes[0] if self.critic_epochs is None else self.critic_epochs
-        size = self.critic_batch_size or passes[1] or total
+        total, size = self._rollout_size(), self._labels_per_step()
+        epochs = self._passes()[0] if self.critic_epochs is None else self.critic_epochs
         for _ in range(epochs):
             order = self._critic_rng.permutation(total)
             for start in range(0, total, size):
                 yield upstream.samples(self.rollout_buffer, order[start : start + size])
+
+    def _passes(self) -> tuple[int, int | None]:
+        return self.default_critic_passes if self.critic_type == "kova" else self._upstream_passes()
+
+    def _rollout_size(self) -> int:
+        return self.rollout_buffer.buffer_size * self.rollout_buffer.n_envs
+
+    def _labels_per_step(self) -> int:
+        return min(self.critic_batch_size or self._passes()[1] or self._rollout_size(), self._rollout_size())
 
     def _upstream_passes(self) -> tuple[int, int | None]:
         """Return how often upstream fits the critic to a rollout, and with how many samples at a time."""

@@ -81,7 +81,7 @@ class TRPO(OnPolicyCritic, sb3_contrib.TRPO):
     def _fit_critic(self) -> None:
         if has_running_statistics(self.value_function):
             # Upstream's critic updates, left out, are where a batch norm of the critic sees the rollout.
-            everything = np.arange(self.rollout_buffer.buffer_size * self.rollout_buffer.n_envs)
+            everything = np.arange(self._rollout_size())
             with torch.no_grad():
                 self.value_function(upstream.samples(self.rollout_buffer, everything).observations)
         super()._fit_critic()

@@ -6,7 +6,7 @@ import io
 
 import pytest
 import torch
-from cases import EVOLUTIONS, batch, mlp, relative, same_bits, snapshot, theta
+from cases import EVOLUTIONS, batch, mask, mlp, relative, same_bits, snapshot, theta
 from reference import Algorithm1, Rule
 from torch import Tensor, nn
 
@@ -16,29 +16,6 @@ from kova.covariance import Layout
 REMEMBERING = [(evolution, rule) for evolution, rule in EVOLUTIONS if evolution.keeps_memory]
 MEMORY_IDS = [repr(evolution) for evolution, _ in REMEMBERING]
 STRUCTURES = ["full", "layer", "neuron", "block:7", "block:20", "block:1000", "diagonal"]
-
-
-def mask(critic: nn.Module, structure: str) -> Tensor:
-    """Return 1 where the structure keeps a covariance, written down entry by entry."""
-    place = []
-    for name, parameter in critic.named_parameters():
-        layer = name.rpartition(".")[0]
-        for entry in range(parameter.numel()):
-            unit = entry // (parameter.numel() // parameter.shape[0])
-            place.append((layer, unit))
-    dim = len(place)
-    same = {
-        "full": lambda i, j: True,
-        "layer": lambda i, j: place[i][0] == place[j][0],
-        "neuron": lambda i, j: place[i] == place[j],
-        "diagonal": lambda i, j: i == j,
-    }
-    if structure.startswith("block:"):
-        size = int(structure.removeprefix("block:"))
-        keep = lambda i, j: i // size == j // size  # noqa: E731
-    else:
-        keep = same[structure]
-    return torch.tensor([[float(keep(i, j)) for j in range(dim)] for i in range(dim)], dtype=torch.float64)
 
 
 def masked(rule: Rule, keep: Tensor) -> Rule:
@@ -230,8 +207,11 @@ def test_a_snapshot_of_one_structure_does_not_load_into_another():
 @pytest.mark.parametrize(
     ("units", "budgets", "expected"),
     [
-        (32, {}, "full"),
+        (16, {}, "full"),
+        (32, {}, "neuron"),
         (64, {}, "neuron"),
+        (64, {"batch_size": 512}, "diagonal"),
+        (256, {}, "diagonal"),
         (64, {"flop_budget": 6e9}, "full"),
         (64, {"flop_budget": 4e9}, "layer"),
         (64, {"flop_budget": 1e7}, "diagonal"),

@@ -43,7 +43,15 @@ ENOUGH = 32
 
 KOVA_TAGS = {
     f"kova/{name}"
-    for name in ("nis", "log_likelihood", "information_gain", "trust_region", "mean_variance", "update_norm")
+    for name in (
+        "nis",
+        "log_likelihood",
+        "information_gain",
+        "trust_region",
+        "mean_variance",
+        "update_norm",
+        "inflation",
+    )
 }
 
 

@@ -155,7 +155,7 @@ def test_bad_critics(algorithm):
         make(algorithm, critic="sgd")
     with pytest.raises(ValueError, match="did you mean 'prior_variance'"):
         make(algorithm, critic_kwargs={"prior_varience": 1.0})
-    with pytest.raises(ValueError, match=r"critic_kwargs has 'zzz'.*there are covariance, "):
+    with pytest.raises(ValueError, match=r"critic_kwargs has 'zzz'.*there are batch_size, covariance, "):
         make(algorithm, critic_kwargs={"zzz": 1.0})
     with pytest.raises(ValueError, match="prior_variance"):
         make(algorithm, critic_kwargs={"prior_variance": -1.0})

@@ -1,0 +1,71 @@
+"""The state_dict of a filter, checked before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kova.calibration import Calibration
+from kova.noise import Memory
+
+FORMAT = 1
+KEYS = {"state", "param_groups", "format", "steps", "parameters", "covariance"}
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What a state_dict holds beside what every torch optimizer has.
+
+    Attributes:
+        steps: Taken so far.
+        covariance: State of P, which the structure itself checks.
+        calibration: Scale of the uncertainty.
+        noise_memory: What the noise model remembers.
+    """
+
+    steps: int
+    covariance: dict[str, Any]
+    calibration: Calibration
+    noise_memory: Memory
+
+
+def checked(state_dict: object, parameters: list[tuple[str, list[int]]]) -> Snapshot:
+    """Return the content of a state_dict.
+
+    Args:
+        state_dict: As saved.
+        parameters: Names and shapes of this critic's.
+
+    Raises:
+        ValueError: It belongs to another optimizer or another critic, or is damaged.
+    """
+    if not isinstance(state_dict, Mapping) or not state_dict.keys() >= KEYS:
+        raise ValueError(f"state_dict is not a KOVA's: it must have {', '.join(sorted(KEYS))}")
+    if state_dict["format"] != FORMAT:
+        raise ValueError(f"state_dict has format {state_dict['format']}, this version of kova reads {FORMAT}")
+    if state_dict["parameters"] != parameters:
+        raise ValueError(f"state_dict belongs to a critic with {state_dict['parameters']}, this one has {parameters}")
+    if not isinstance(state_dict["steps"], int) or state_dict["steps"] < 0:
+        raise ValueError(f"state_dict has steps = {state_dict['steps']!r}, expected a count")
+    return Snapshot(
+        state_dict["steps"],
+        state_dict["covariance"],
+        Calibration.from_state_dict(state_dict.get("calibration", Calibration().state_dict())),
+        _noise_memory(state_dict.get("noise_memory", {})),
+    )
+
+
+def structure(state: object) -> str | None:
+    """Return the name by which :class:`kova.KOVA` makes the structure of a covariance's state, if it says one."""
+    if not isinstance(state, Mapping) or not isinstance(state.get("structure"), str):
+        return None
+    size = state.get("size", state.get("rank"))
+    return str(state["structure"]) if size is None else f"{state['structure']}:{size}"
+
+
+def _noise_memory(memory: object) -> Memory:
+    numbers = isinstance(memory, Mapping) and all(isinstance(value, int | float) for value in memory.values())
+    if not numbers or not isinstance(memory, Mapping):
+        raise ValueError(f"state_dict has noise_memory = {memory!r}, expected numbers by name")
+    return dict(memory)

@@ -1,0 +1,108 @@
+"""Conditioning N(θ, P) on the labels of a batch: lines 6 to 9 of Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kova import _checks
+from kova.errors import NumericalError
+from kova.factorise import factorise_innovation
+from kova.linearisation.jacobian import Jacobian
+from kova.observation_noise import ObservationNoise
+from kova.prediction import Prediction
+from kova.step_report import measure, total
+
+
+@dataclass(frozen=True, eq=False)
+class Conditioned:
+    """What a batch makes of θ and P, before it is stored.
+
+    Attributes:
+        update: α K δ, (d,).
+        store: Stores P_{t|t}; it cannot fail.
+        standardised: L⁻¹ δ, (N,).
+        measured: By-products, see :func:`kova.step_report.measure`.
+        inflation: What rounding made it necessary to add to every variance.
+    """
+
+    update: Tensor
+    store: Callable[[], None]
+    standardised: Tensor
+    measured: dict[str, Tensor]
+    inflation: float
+
+
+def condition(P: Prediction, gram: Tensor, delta: Tensor, P_n: ObservationNoise, alpha: float) -> Conditioned:
+    """Return θ's update and P_{t|t} for the innovation δ.
+
+    Args:
+        P: P_{t|t-1}.
+        gram: J P Jᵀ.
+        delta: δ, (N,).
+        P_n: The observation noise.
+        alpha: The step size.
+
+    Raises:
+        NumericalError: S cannot be factorised, or the result is not finite.
+    """
+    P, gram, L, inflation = factorise_innovation(P, gram, P_n)
+    # Where S needed float64 its inverse times δ does too: large terms cancel in the gain.
+    standardised = torch.linalg.solve_triangular(L, delta.to(L.dtype)[:, None], upper=False)
+    weights = torch.linalg.solve_triangular(L.mT, standardised, upper=True).squeeze(1)
+    update = P.gain(weights).to(delta.dtype).mul_(alpha)
+    if not _checks.all_finite(update):
+        raise NumericalError("the parameter update is not finite; nothing was changed")
+    standardised = standardised.squeeze(1)
+    measured = measure(gram, P_n.log_det, L, delta, standardised, weights, alpha)
+    return Conditioned(update, P.condition(L, alpha), standardised, measured, inflation)
+
+
+def condition_in_pieces(
+    predictions: Iterable[tuple[Prediction, Jacobian]],
+    pieces: Sequence[slice],
+    delta: Tensor,
+    P_n: ObservationNoise,
+) -> Conditioned:
+    """Condition on one piece of the batch after the other, all linearised at the same θ.
+
+    With a full P, α = 1 and labels whose noise is independent, this is the step of the whole batch: each piece sees P
+    and the innovation that the pieces before it left behind. It needs memory and time in proportion to N, where the
+    whole batch needs N² and N³. Structures that leave covariances out leave them out after every piece.
+
+    P is stored piece by piece: the caller restores it if one of them fails.
+
+    Args:
+        predictions: P and J as each piece sees them, made when the piece's turn comes.
+        pieces: Which samples.
+        delta: δ of the whole batch, (N,).
+        P_n: The observation noise of the whole batch, not a matrix.
+
+    Raises:
+        NumericalError: A piece failed.
+    """
+    # Of each piece the numbers only: its update and its columns are as large as J.
+    innovations: list[Tensor] = []
+    measured: list[dict[str, Tensor]] = []
+    inflation = 0.0
+    update: Tensor | None = None
+    for (P, jacobian), piece in zip(predictions, pieces, strict=True):
+        innovation = delta[piece]
+        if update is not None:
+            innovation = innovation - jacobian.product(update)
+        found = condition(P, P.gram(delta.dtype), innovation, P_n.part(piece), alpha=1.0)
+        found.store()
+        update = found.update if update is None else update + found.update
+        innovations.append(found.standardised.to(delta.dtype))
+        measured.append(found.measured)
+        inflation = max(inflation, found.inflation)
+    assert update is not None
+    standardised = torch.cat(innovations)
+    return Conditioned(update, _nothing, standardised, total(measured, delta, standardised), inflation)
+
+
+def _nothing() -> None:
+    """All pieces are stored."""
