@@ -81,9 +81,13 @@ def _train(training: Training, config: RunConfig, directory: RunDirectory, conso
     console.print(f"critic: {critic}", highlight=False)
     try:
         training.run()
-    except Interrupted:
+    except Interrupted as stopped:
+        last = (
+            f"the last checkpoint is at {stopped.checkpoint:,}" if stopped.checkpoint else "there is no checkpoint yet"
+        )
         console.print(
-            f"stopped at frame {training.model.num_timesteps:,} of {config.steps:,}; checkpoint written. Continue:\n"
+            f"stopped at frame {stopped.frame:,} of {config.steps:,}; {last}: "
+            f"resume continues at frame {stopped.checkpoint:,}:\n"
             f"  kova train --resume --run-dir {shlex.quote(str(directory.path))}",
             highlight=False,
             soft_wrap=True,

@@ -65,7 +65,7 @@ class Events(TensorBoardOutputFormat):
     """
 
     def __init__(self, folder: Path, until: int) -> None:
-        self.writer = SummaryWriter(str(folder), purge_step=until + 1 if until else None)
+        self.writer = SummaryWriter(str(folder), purge_step=until + 1)
         self._is_closed = False
 
 

@@ -35,7 +35,16 @@ MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
 
 
 class Interrupted(Exception):
-    """The user stopped the run; it can be resumed."""
+    """The user stopped the run; it continues from its last checkpoint when it is resumed.
+
+    Attributes:
+        frame: Where it stopped.
+        checkpoint: Frame of the last checkpoint, 0 if there is none yet.
+    """
+
+    def __init__(self, frame: int, checkpoint: int) -> None:
+        super().__init__(f"stopped at frame {frame:,}; the last checkpoint is at {checkpoint:,}")
+        self.frame, self.checkpoint = frame, checkpoint
 
 
 class _PartDone(Exception):
@@ -126,13 +135,19 @@ class Training:
             self.model = build(config, self.env)
         else:
             self.model, self.env = load(config, checkpoint, to_train=True)
+        self._last_checkpoint = self.model.num_timesteps
 
     def run(self) -> BaseAlgorithm:
         """Train to the end and return the model.
 
         Raises:
-            Interrupted: Ctrl-C; a checkpoint was written.
+            Interrupted: Ctrl-C. No checkpoint is written for it: the schedule of checkpoints decides where the random
+                numbers are seeded and the environment is reset, and a resumed run must repeat that schedule.
         """
+        with self._ctrl_c():
+            return self._run()
+
+    def _run(self) -> BaseAlgorithm:
         done = self.model.num_timesteps
         add_maker(
             self.directory.path / MADE_BY, provenance(f"kova train --resume --run-dir {self.directory.path.name}")
@@ -142,15 +157,15 @@ class Training:
         monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)
         callbacks = [monitor, *self._watch()]
         try:
-            with self._ctrl_c():
-                while self.model.num_timesteps < self.config.steps and not self._interrupted:
-                    self._status("running")
-                    self._train_part(callbacks)
-                    # Before the checkpoint: a resumed run goes on after it and will not log these frames again.
-                    progress.flush()
-                    monitor.flush()
-                    self._checkpoint()
-        except KeyboardInterrupt:
+            while self.model.num_timesteps < self.config.steps:
+                self._stop_if_interrupted()
+                self._status("running")
+                self._train_part(callbacks)
+                # Before the checkpoint: a resumed run goes on after it and will not log these frames again.
+                progress.flush()
+                monitor.flush()
+                self._checkpoint()
+        except (KeyboardInterrupt, Interrupted):
             self._status("interrupted")
             raise
         except BaseException as error:
@@ -160,9 +175,6 @@ class Training:
             for callback in callbacks[1:]:
                 callback.on_training_end()
             logger.close()
-        if self._interrupted and self.model.num_timesteps < self.config.steps:
-            self._status("interrupted")
-            raise Interrupted
         self._status("finished")
         return self.model
 
@@ -172,7 +184,7 @@ class Training:
         until = min((done // every + 1) * every, self.config.steps)
         model.set_random_seed(part_seed(self.config.seed, done))
         model._last_obs = None
-        stop = _Stop(until, lambda: self._interrupted)
+        stop = _Stop(until, self._stop_if_interrupted)
         with suppress(_PartDone):
             model.learn(
                 self.config.steps - done, CallbackList([*callbacks, stop]), log_interval=1, reset_num_timesteps=False
@@ -190,13 +202,19 @@ class Training:
             if isinstance(self.model, OffPolicyAlgorithm):
                 _end_trajectory(self.model)
                 self.model.save_replay_buffer(folder / REPLAY)
+        self._last_checkpoint = self.model.num_timesteps
 
     def _status(self, state: str, **details: Any) -> None:
-        self.directory.write_status(state, step=self.model.num_timesteps, steps=self.config.steps, **details)
+        """Write the state; frames after the last checkpoint do not count, because a resumed run repeats them."""
+        self.directory.write_status(state, step=self._last_checkpoint, steps=self.config.steps, **details)
+
+    def _stop_if_interrupted(self) -> None:
+        if self._interrupted:
+            raise Interrupted(self.model.num_timesteps, self._last_checkpoint)
 
     @contextmanager
     def _ctrl_c(self) -> Iterator[None]:
-        """Turn the first Ctrl-C into a checkpoint; a second one ends the process at once."""
+        """Stop at the next frame after the first Ctrl-C, when no file is half written; at once after a second."""
 
         def remember(number: int, frame: FrameType | None) -> None:
             self._interrupted = True
@@ -216,18 +234,21 @@ class Training:
 
 
 class _Stop(BaseCallback):
-    """Ends a part between two rollouts, when everything has been learnt from; at once when interrupted."""
+    """Ends a part between two rollouts, when everything has been learnt from, and an interrupted run at any frame."""
 
-    def __init__(self, until: int, interrupted: Callable[[], bool]) -> None:
+    def __init__(self, until: int, stop_if_interrupted: Callable[[], None]) -> None:
         super().__init__()
-        self._until, self._interrupted = until, interrupted
+        self._until, self._stop_if_interrupted = until, stop_if_interrupted
 
     def _on_rollout_start(self) -> None:
-        if self.num_timesteps >= self._until or self._interrupted():
+        # First: a part that is complete gets its checkpoint even if Ctrl-C came during its last update.
+        if self.num_timesteps >= self._until:
             raise _PartDone
+        self._stop_if_interrupted()
 
     def _on_step(self) -> bool:
-        return not self._interrupted()
+        self._stop_if_interrupted()
+        return True
 
 
 def load(
