@@ -14,8 +14,9 @@ import sweeps
 from killed_runs import assert_same
 from test_sweep import assert_same_sweep
 
+from kova.experiments.files import write_whole
 from kova.experiments.runs.logs import read_rows
-from kova.experiments.runs.run_directory import RunDirectory, write_whole
+from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.sweeps.engines import LocalEngine
 from kova.experiments.sweeps.grid import Sweep
 from kova.experiments.sweeps.scheduler import Scheduler
@@ -64,7 +65,7 @@ def cluster():
 def schedule(sweep: Sweep, out: Path, engine) -> Scheduler:
     (out / "runs").mkdir(parents=True, exist_ok=True)
     write_whole(out / "sweep.yaml", sweep.to_yaml())
-    return Scheduler(sweep.runs(), out / "runs", engine)
+    return Scheduler(sweep.runs(), out / "runs", engine, "kova sweep")
 
 
 def has_checkpoint(run: Path) -> bool:

@@ -213,7 +213,7 @@ def test_a_dry_run_says_what_it_takes_and_does_nothing(tmp_path):
     result = runner.invoke(app, ["sweep", str(path), "--dry-run", "--jobs", "2", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "6 runs, 0 finished; about 0:00:" in result.output
-    assert re.search(r"with --jobs 2 and \d.* [MG]iB of memory", result.output)
+    assert re.search(r"with --jobs 2 and \d.* [MG]B of memory", result.output)
     assert not (tmp_path / "out").exists()
 
 
@@ -226,7 +226,7 @@ def test_more_jobs_than_cores_take_their_memory_all_at_once(tmp_path):
         found = total.search(result.output)
         assert found, result.output
         assert found[1] == jobs
-        sizes[jobs] = float(found[2]) * {"MiB": 1, "GiB": 1024}[found[3]]
+        sizes[jobs] = float(found[2]) * {"MB": 1, "GB": 1000}[found[3]]
     assert sizes["40"] > 30 * sizes["1"]
 
 
@@ -318,7 +318,7 @@ def test_a_run_that_another_process_trains_is_waited_for(done, tmp_path):
     run = tmp_path / "runs" / sweep.runs()[0].name
     (run / "status.json").unlink()
     engine = LocalEngine(2)
-    scheduler = Scheduler(sweep.runs(), tmp_path / "runs", engine)
+    scheduler = Scheduler(sweep.runs(), tmp_path / "runs", engine, "kova sweep")
     waits: list[str] = []
     with ExitStack() as held:
         held.enter_context(RunDirectory(run).locked())
@@ -341,7 +341,7 @@ def test_a_damaged_directory_fails_alone(done, tmp_path):
     (first / "status.json").write_text("[]")
     (second / "status.json").write_text("{")
     (second / "progress.csv").write_bytes(b"\xff\xfe")
-    scheduler = Scheduler(sweep.runs(), tmp_path / "runs", LocalEngine(1), attempts=1)
+    scheduler = Scheduler(sweep.runs(), tmp_path / "runs", LocalEngine(1), "kova sweep", attempts=1)
     scheduler.run()
     assert [job.state for job in scheduler.jobs] == ["failed", "failed"]
     assert "config.yaml" in scheduler.jobs[0].message
@@ -350,7 +350,7 @@ def test_a_damaged_directory_fails_alone(done, tmp_path):
 
 def test_a_run_whose_settings_cannot_work_says_why_and_is_not_tried_again(tmp_path):
     path = sweeps.write(tmp_path / "s.yaml", arms={"A": {"set": {"algorithm.n_steps": 1, "algorithm.batch_size": 1}}})
-    scheduler = Scheduler(Sweep.from_file(path).runs(), tmp_path, LocalEngine(1))
+    scheduler = Scheduler(Sweep.from_file(path).runs(), tmp_path, LocalEngine(1), "kova sweep")
     scheduler.run()
     (job,) = scheduler.jobs
     assert job.state == "failed"
@@ -372,7 +372,7 @@ def test_an_engine_that_is_unknown_names_the_others():
 
 
 def test_a_scheduler_of_nothing_ends_at_once(tmp_path):
-    scheduler = Scheduler([], tmp_path, LocalEngine(1))
+    scheduler = Scheduler([], tmp_path, LocalEngine(1), "kova sweep")
     scheduler.run()
     assert scheduler.jobs == []
 

@@ -155,7 +155,7 @@ def test_a_folder_is_not_written_over(tmp_path: Path):
 def test_a_file_where_a_folder_should_be(tmp_path: Path):
     (tmp_path / "file").write_text("mine")
     arguments = ["train", "ppo", "CartPole-v1", *TINY, "--run-dir", str(tmp_path / "file" / "run")]
-    assert_refused(tmp_path, arguments, "cannot be made", "another --run-dir")
+    assert_refused(tmp_path, arguments, "cannot be written", "another --run-dir")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -21,20 +21,28 @@ from rich.progress import track
 from rich.table import Table
 
 from kova.experiments.errors import UsageError, one_line
+from kova.experiments.files import write_whole
 from kova.experiments.runs import environments
-from kova.experiments.runs.run_directory import RUNS, RunDirectory, write_whole
+from kova.experiments.runs.run_directory import RUNS, RunDirectory
 from kova.experiments.runs.training import build
 from kova.experiments.sweeps.engines import Engine
 from kova.experiments.sweeps.engines.process import LOG
 from kova.experiments.sweeps.estimate import RunCost, estimate
 from kova.experiments.sweeps.grid import MANIFEST, PlannedRun, Sweep, resume_command
 from kova.experiments.sweeps.scheduler import Job, Scheduler
+from kova.memory import human
 
 T = TypeVar("T")
 
 
 def run(
-    sweep: Sweep, out: Path, engine: Callable[[], Engine], attempts: int, console: Console, words: Sequence[str] = ()
+    sweep: Sweep,
+    out: Path,
+    engine: Callable[[], Engine],
+    attempts: int,
+    console: Console,
+    typed: str,
+    words: Sequence[str] = (),
 ) -> None:
     """Bring every run of the sweep to its end.
 
@@ -44,6 +52,7 @@ def run(
         engine: Makes what executes the runs, once all else is sound.
         attempts: How often a run may fail in a row.
         console: Where to say what happens.
+        typed: The user's command, for every run's record of how it was made.
         words: Options of the command that the next call needs too.
 
     Raises:
@@ -62,7 +71,7 @@ def run(
         raise UsageError(f"{out} cannot be written: {one_line(error)}; choose another --out") from None
     with lock:
         command = resume_command(_write_manifest(sweep, out), words)
-        scheduler = Scheduler(runs, out / RUNS, workers, attempts)
+        scheduler = Scheduler(runs, out / RUNS, workers, typed, attempts)
         try:
             with _Display(console, scheduler.jobs) as display:
                 scheduler.run(display.update)
@@ -91,7 +100,7 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
         own = [run for run in runs if _kind(run) == kind]
         left = sum(run.key not in finished for run in own)
         cost, config = costs[kind], first.config
-        cells = (f"{config.steps:,}", f"{left} of {len(own)}", _duration(cost.seconds), _size(cost.bytes))
+        cells = (f"{config.steps:,}", f"{left} of {len(own)}", _duration(cost.seconds), human(cost.bytes))
         table.add_row(f"{config.algo} {config.env}", first.arm, *cells)
     console.print(table, highlight=False)
     waiting = [costs[_kind(run)] for run in runs if run.key not in finished]
@@ -147,7 +156,7 @@ def _total(waiting: Sequence[RunCost], count: int, jobs: int) -> str:
     memory = sum(sorted((cost.bytes for cost in waiting), reverse=True)[:jobs])
     return (
         f"{count} runs, {count - len(waiting)} finished; about {_duration(seconds)} "
-        f"with --jobs {jobs} and {_size(memory)} of memory, as this machine is now"
+        f"with --jobs {jobs} and {human(memory)} of memory, as this machine is now"
     )
 
 
@@ -241,7 +250,3 @@ def _label(job: Job) -> str:
 
 def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-def _size(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kova.experiments.errors import UsageError
-from kova.experiments.evaluation import curves as figures
+from kova.experiments.evaluation import curves
 from kova.experiments.evaluation.play import play_as_valued
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.progress import ProgressBar
@@ -36,7 +36,7 @@ class TrainRequest:
     run_dir: Path | None = None
 
     def config(self) -> RunConfig:
-        """Return the run that was request for.
+        """Return the run that was asked for.
 
         Raises:
             UsageError: Something is missing or unknown.
@@ -54,8 +54,14 @@ class TrainRequest:
         return RunDirectory(self.run_dir or Path("runs") / name)
 
 
-def run(request: TrainRequest, *, resume: bool, console: Console) -> None:
-    """Train, or go on training, and show what came out.
+def run(request: TrainRequest, command: str, *, resume: bool, console: Console) -> None:
+    """Train, or go on training, and show the result.
+
+    Args:
+        request: What the user gave.
+        command: What the user typed.
+        resume: Whether the run is there already.
+        console: Where to print.
 
     Raises:
         UsageError: It cannot be done; nothing was left behind.
@@ -67,7 +73,7 @@ def run(request: TrainRequest, *, resume: bool, console: Console) -> None:
         if resume:
             held.enter_context(directory.locked())
             directory.discard_drafts()
-        training = Training(config, directory, lambda: [ProgressBar(console, label, config.steps)])
+        training = Training(config, directory, command, lambda: [ProgressBar(console, label, config.steps)])
         if not resume:
             directory.create(config)
             held.enter_context(directory.locked())
@@ -139,10 +145,8 @@ def _conclude(config: RunConfig, directory: RunDirectory, console: Console) -> N
     episode = play_as_valued(model, env, seed=config.seed + 10_000)
     env.close()
     picture = directory.path / "curves.png"
-    figures.save(
-        picture, {f"{config.algo}, {config.critic['optimizer']} critic": [directory.path]}, episode, config.env
-    )
-    frames, returns = figures.training_returns(directory.path)
+    curves.save(picture, {f"{config.algo}, {config.critic['optimizer']} critic": [directory.path]}, episode, config.env)
+    frames, returns = curves.training_returns(directory.path)
     table = Table(show_header=False, box=None)
     table.add_row("frames", f"{config.steps:,}")
     table.add_row("training episodes", f"{len(frames):,}")

@@ -15,7 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from torch.utils.tensorboard.writer import SummaryWriter
 
-from kova.experiments.runs.run_directory import write_whole
+from kova.experiments.files import write_whole
 
 STEP = "time/total_timesteps"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kova.experiments.runs.run_directory import write_whole
+from kova.experiments.files import write_whole
 
 #: Whose versions can change a result.
 PACKAGES = ("kova-rl", "torch", "numpy", "stable-baselines3", "sb3-contrib", "gymnasium", "mujoco")

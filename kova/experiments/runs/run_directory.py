@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -14,7 +13,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from kova.experiments.errors import UsageError, one_line
+from kova.experiments.errors import UsageError
+from kova.experiments.files import DRAFTS, check_folder, sync, write_whole
 from kova.experiments.runs.config import RunConfig
 
 KEPT_CHECKPOINTS = 2
@@ -52,15 +52,12 @@ class RunDirectory:
         """Refuse to write over what is there.
 
         Raises:
-            UsageError: It is there already, or cannot be looked at.
+            UsageError: It is there already, or cannot be made.
         """
-        try:
-            run, there = self.config_file.is_file(), self.path.exists()
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{self.path} cannot be made: {one_line(error)}; choose another --run-dir") from None
-        if run:
+        check_folder(self.path, "--run-dir")
+        if self.config_file.is_file():
             raise UsageError(f"{self.path} exists; continue it with --resume, or choose another --run-dir")
-        if there:
+        if self.path.exists():
             raise UsageError(f"{self.path} exists and is not a run; choose another --run-dir")
 
     def create(self, config: RunConfig) -> None:
@@ -158,13 +155,13 @@ class RunDirectory:
         draft.mkdir(parents=True)
         yield draft
         for file in draft.iterdir():
-            _sync(file)
+            sync(file)
         final = self.checkpoints / f"{step:010d}"
         if final.exists():
             shutil.rmtree(draft)
         else:
             draft.rename(final)
-            _sync(self.checkpoints)
+            sync(self.checkpoints)
         self.prune()
 
     def latest_checkpoint(self) -> Path | None:
@@ -177,7 +174,7 @@ class RunDirectory:
         for leftover in [
             *self.checkpoints.glob(".draft-*"),
             *self.checkpoints.glob(".old-*"),
-            *self.path.glob(".*.tmp"),
+            *self.path.glob(DRAFTS),
         ]:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
@@ -191,25 +188,3 @@ class RunDirectory:
 
     def _complete(self) -> list[Path]:
         return sorted(path for path in self.checkpoints.glob("[0-9]*") if path.is_dir())
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file at once, so that a reader sees the old or the new content and a kill leaves one of them."""
-    draft = path.with_name(f".{path.name}.tmp")
-    try:
-        draft.write_text(text)
-        _sync(draft)
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-
-
-def _sync(path: Path) -> None:
-    """Ask the system to put it on disk; not every file system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -117,7 +117,8 @@ class Training:
 
     Args:
         config: The run.
-        directory: Where it leaves its files; made when training begins.
+        directory: Where it leaves its files.
+        command: What the user typed, for the run's record of how it was made.
         watch: Makes the callbacks that show progress.
 
     Raises:
@@ -125,9 +126,13 @@ class Training:
     """
 
     def __init__(
-        self, config: RunConfig, directory: RunDirectory, watch: Callable[[], list[BaseCallback]] = list
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        command: str,
+        watch: Callable[[], list[BaseCallback]] = list,
     ) -> None:
-        self.config, self.directory, self._watch = config, directory, watch
+        self.config, self.directory, self._command, self._watch = config, directory, command, watch
         self._interrupted = False
         checkpoint = directory.latest_checkpoint()
         if checkpoint is None:
@@ -149,9 +154,7 @@ class Training:
 
     def _run(self) -> BaseAlgorithm:
         done = self.model.num_timesteps
-        add_maker(
-            self.directory.path / MADE_BY, provenance(f"kova train --resume --run-dir {self.directory.path.name}")
-        )
+        add_maker(self.directory.path / MADE_BY, provenance(self._command))
         logger, progress = make_logger(self.directory.path, done)
         self.model.set_logger(logger)
         monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)

@@ -86,12 +86,15 @@ class Scheduler:
         runs: All runs of a sweep.
         folder: Where their directories are.
         engine: What executes them.
+        command: What the user typed.
         attempts: How often a run may fail in a row.
     """
 
-    def __init__(self, runs: Sequence[PlannedRun], folder: Path, engine: Engine, attempts: int = 3) -> None:
+    def __init__(
+        self, runs: Sequence[PlannedRun], folder: Path, engine: Engine, command: str, attempts: int = 3
+    ) -> None:
         self.jobs = [Job(run, folder / run.name) for run in runs]
-        self._engine, self._attempts = engine, attempts
+        self._engine, self._command, self._attempts = engine, command, attempts
         for job in self.jobs:
             job.progressed()
             if RunDirectory(job.path).is_finished():
@@ -127,7 +130,7 @@ class Scheduler:
                 return
             if not directory.config_file.is_file():
                 directory.create(job.run.config)
-            self._engine.start(job.path)
+            self._engine.start(job.path, self._command)
             job.state, job.message = "running", ""
         except UsageError:
             job.state, job.message = (

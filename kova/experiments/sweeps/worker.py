@@ -1,4 +1,4 @@
-"""One run of a sweep in a process of its own: ``python -m kova.experiments.sweeps.worker RUN``.
+"""One run of a sweep in a process of its own: ``python -m kova.experiments.sweeps.worker RUN COMMAND``.
 
 It trains what the directory's ``config.yaml`` says, from its last checkpoint, and ends with the driver: when the pipe
 it was given as standard input closes, nobody is there to take note of it.
@@ -21,8 +21,12 @@ from kova.experiments.runs.training import Training
 FINISHED, FAILED, REFUSED, BUSY = 0, 1, 2, 75
 
 
-def execute(path: Path) -> int:
+def execute(path: Path, command: str) -> int:
     """Train the run in a directory to its end.
+
+    Args:
+        path: The directory.
+        command: What the user typed to start the sweep.
 
     Returns:
         FINISHED; FAILED, when it may go better another time; REFUSED, when its settings cannot work; BUSY, when another
@@ -32,17 +36,17 @@ def execute(path: Path) -> int:
     directory = RunDirectory(path)
     try:
         with directory.locked():
-            return _train(directory)
+            return _train(directory, command)
     except Busy:
         return BUSY
 
 
-def _train(directory: RunDirectory) -> int:
+def _train(directory: RunDirectory, command: str) -> int:
     if directory.is_finished():
         return FINISHED
     directory.discard_drafts()
     try:
-        Training(directory.config(), directory).run()
+        Training(directory.config(), directory, command).run()
     except UsageError as error:
         directory.write_status("failed", error=one_line(error))
         sys.stderr.write(f"{one_line(error)}\n")
@@ -63,4 +67,4 @@ def _end_with_the_driver() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
-    sys.exit(execute(Path(sys.argv[1])))
+    sys.exit(execute(Path(sys.argv[1]), sys.argv[2]))

@@ -29,8 +29,8 @@ class Engine(Protocol):
     def slots(self) -> int:
         """How many at a time."""
 
-    def start(self, run: Path) -> None:
-        """Begin to execute the run of a directory."""
+    def start(self, run: Path, command: str) -> None:
+        """Begin to execute the run of a directory; ``command`` is what the user typed."""
 
     def ended(self, timeout: float) -> list[ExitStatus]:
         """Wait for up to ``timeout`` seconds, and return what ended since the last call."""

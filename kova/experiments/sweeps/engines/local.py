@@ -21,9 +21,9 @@ class LocalEngine:
         self.slots = slots
         self._running: dict[Path, subprocess.Popen[bytes]] = {}
 
-    def start(self, run: Path) -> None:
+    def start(self, run: Path, command: str) -> None:
         """Start a process for the run."""
-        self._running[run] = spawn(run)
+        self._running[run] = spawn(run, command)
 
     def ended(self, timeout: float) -> list[ExitStatus]:
         """Wait for processes to end."""

@@ -13,11 +13,11 @@ LOG = "log.txt"
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
-def spawn(run: Path) -> subprocess.Popen[bytes]:
-    """Start :mod:`kova.experiments.sweeps.worker` on the run of a directory."""
+def spawn(run: Path, command: str) -> subprocess.Popen[bytes]:
+    """Start :mod:`kova.experiments.sweeps.worker` on the run of a directory; the user typed ``command``."""
     with (run / LOG).open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "kova.experiments.sweeps.worker", str(run)],
+            [sys.executable, "-m", "kova.experiments.sweeps.worker", str(run), command],
             # A pipe whose other end closes when this process ends, however it ends.
             stdin=subprocess.PIPE,
             stdout=log,

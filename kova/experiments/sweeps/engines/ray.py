@@ -29,27 +29,27 @@ from kova.experiments.sweeps.engines.process import exit_message, spawn
 
 
 @ray.remote(num_cpus=1, max_retries=0)
-def _in_place(run: str) -> tuple[int, str]:
+def _in_place(run: str, command: str) -> tuple[int, str]:
     """Execute the run of a shared directory."""
     path = Path(run)
     if not path.is_dir():
         return worker.REFUSED, f"a node does not see {run}; put --out on a disk that all share, or add --fetch"
-    return _execute(path)
+    return _execute(path, command)
 
 
 @ray.remote(num_cpus=1, max_retries=0)
-def _elsewhere(name: str, packed: bytes) -> tuple[int, str, bytes]:
+def _elsewhere(name: str, packed: bytes, command: str) -> tuple[int, str, bytes]:
     """Execute a run on the disk of the node, from what the driver has of it, and return its files."""
     with tempfile.TemporaryDirectory(prefix="kova-") as folder:
         path = Path(folder) / name
         _extract(packed, path)
-        code, words = _execute(path)
+        code, words = _execute(path, command)
         return code, words, _packed(path)
 
 
-def _execute(run: Path) -> tuple[int, str]:
+def _execute(run: Path, command: str) -> tuple[int, str]:
     """Execute in a process of its own: Ray's workers outlive their tasks, and their threads are not ours to set."""
-    process = spawn(run)
+    process = spawn(run, command)
     process.wait()
     process.communicate()
     return process.returncode, exit_message(run, process.returncode)
@@ -99,13 +99,13 @@ class RayEngine:
         """As many as were asked for, or as there are CPUs now: a cluster may grow."""
         return self._slots or max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-    def start(self, run: Path) -> None:
+    def start(self, run: Path, command: str) -> None:
         """Hand the run to the cluster."""
         path = run.resolve()
         if self._fetch:
-            handle: Any = _elsewhere.remote(path.name, _packed(path))
+            handle: Any = _elsewhere.remote(path.name, _packed(path), command)
         else:
-            handle = _in_place.remote(str(path))
+            handle = _in_place.remote(str(path), command)
         self._running[handle] = run
 
     def ended(self, timeout: float) -> list[ExitStatus]:
