@@ -47,6 +47,14 @@ def sync(path: Path) -> None:
             os.close(handle)
 
 
+def is_folder(path: Path) -> bool:
+    """Say whether a folder is there; a name that no folder can have is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def check_file(path: Path, option: str) -> None:
     """Check that a file can be written, and leave nothing behind.
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ def sets(*assignments: str, algo: str = "ppo", env: str = "CartPole-v1") -> list
     return ["train", algo, env, *(word for assignment in assignments for word in ("--set", assignment))]
 
 
-def assert_one_line(code: int, output: str, errors: str, says: tuple[str, ...]) -> None:
+def assert_one_line(code: int, output: str, errors: str, says: tuple[str, ...], arguments: Sequence[str] = ()) -> None:
     assert code == 2, errors or output
+    # "kova: ", the message, and the paths in it.
+    assert len(errors) <= 310 + sum(min(2 * len(word), 512) for word in arguments if "/" in word), errors
     assert errors.startswith("kova: ")
     assert errors.count("\n") == 1
     assert "Traceback" not in errors + output
@@ -31,6 +34,7 @@ def assert_one_line(code: int, output: str, errors: str, says: tuple[str, ...]) 
         assert words in errors, errors
 
 
+LONG, HUGE = "x" * 1000, str(10**30)
 WRONG = {
     "an unknown command": (["fly"], "no such command 'fly'", "kova --help"),
     "an unknown option": (["train", "--foo"], "--foo", "kova train --help"),
@@ -101,6 +105,71 @@ WRONG = {
     "to resume nothing": (["train", "--resume"], "say which run to resume"),
     "to resume what is not there": (["train", "--resume", "--run-dir", "gone"], "gone does not exist", "--resume out"),
     "to play what is not there": (["eval", "gone"], "gone is not a directory"),
+    "a device that is not there": (sets("algorithm.device=cuda:9"), "algorithm.device=cuda:9", "this machine", "cpu"),
+    "a device without numbers": (sets("algorithm.device=meta"), "algorithm.device=meta is not a device"),
+    "a key like no other": (sets("xyzzy=3"), "setting 'xyzzy' is unknown; the closest are"),
+    "a key too long to repeat": (sets(f"{LONG}=3"), "setting 'xxx", "…", "the closest are"),
+    "a model too long to repeat": (sets(f"critic.evolution=Fading({LONG})"), "critic.evolution", "…"),
+    "an algorithm too long to repeat": (["train", LONG, "CartPole-v1"], "algorithm 'xxx", "a2c, ddpg, dqn, ppo, trpo"),
+    "an environment too long to repeat": (
+        ["train", "ppo", LONG, "--run-dir", "new"],
+        "environment 'xxx",
+        "check its name",
+    ),
+    "a number too long to repeat": (["train", "ppo", "CartPole-v1", "--steps", LONG], "--steps", "kova train --help"),
+    "a critic too long to repeat": (["train", "ppo", "CartPole-v1", "--critic", LONG], "kova, adam, upstream"),
+    "an argument given twice": (sets("critic.evolution=FadingMemory(eta=0.1, eta=0.2)"), "gives an argument twice"),
+    "frames without end": (["train", "ppo", "CartPole-v1", "--steps", HUGE], "steps must be at most"),
+    "copies without end": (sets("n_envs=1000000000"), "n_envs must be at most 10,000"),
+    "checkpoints that never come": (sets(f"checkpoint_every={HUGE}"), "checkpoint_every must be at most"),
+    "epochs without end": (sets(f"critic.epochs={HUGE}"), "critic.epochs must be at most"),
+    "a window without end": (
+        sets(f"algorithm.stats_window_size={HUGE}"),
+        "algorithm.stats_window_size must be at most",
+    ),
+    "a factor without end": (sets(f"algorithm.sub_sampling_factor={HUGE}", algo="trpo"), "must be at most"),
+    "a seed of more than 64 bits": (["train", "ppo", "CartPole-v1", "--seed", HUGE], "seed must be"),
+    "an empty algorithm": (["train", "", "CartPole-v1"], "an argument is empty after train"),
+    "an empty value": (["train", "ppo", "CartPole-v1", "--set", ""], "an argument is empty after --set"),
+    "a null character": (["train", "ppo", "CartPole-v1", "--run-dir", "a\0b"], "'a\\x00b'", "cannot be printed"),
+    "a line break": (["train", "ppo", "Cart\nPole-v1"], "cannot be printed"),
+    "bytes that are no text": (["train", "ppo", "CartPole-v1", "--run-dir", "a\udcffb"], "cannot be printed"),
+    "a run's name too long": (["train", "ppo", "CartPole-v1", "--run-dir", LONG], "too long", "another --run-dir"),
+    "a name with no room for a draft": (
+        ["train", "ppo", "CartPole-v1", "--run-dir", "x" * 250],
+        "too long",
+        "another --run-dir",
+    ),
+    "a name too long below a new folder": (
+        ["train", "ppo", "CartPole-v1", "--run-dir", f"new/{LONG}"],
+        "too long",
+        "another --run-dir",
+    ),
+    "a path too long": (["train", "ppo", "CartPole-v1", "--run-dir", "new/" * 1200], "too long", "another --run-dir"),
+    "a run where none can be": (
+        ["train", "ppo", "CartPole-v1", "--run-dir", "/proc/run"],
+        "/proc/run cannot be written",
+    ),
+    "to resume what no name can be": (["train", "--resume", "--run-dir", LONG], "does not exist"),
+    "to play what no name can be": (["eval", LONG], "is not a directory"),
+    "to report on what no name can be": (["report", LONG], "is not a directory"),
+    "a seed of episodes below 0": (["eval", "gone", "--seed", "-1"], "--seed"),
+    "a seed of episodes of more than 64 bits": (["eval", "gone", "--seed", HUGE], "--seed"),
+    "a sweep too long to repeat": (["sweep", LONG], "is neither a file nor one that comes with kova"),
+    "seeds without end": (["sweep", "quick", "--seeds", HUGE], "--seeds"),
+    "a sweep where none can be": (["sweep", "quick", "--out", "/proc/s"], "/proc/s/runs cannot be written"),
+    "a dry run where no sweep can be": (["sweep", "quick", "--dry-run", "--out", LONG], "too long"),
+    "a GPU for a sweep": (["sweep", "quick", "--set", "algorithm.device=cuda:9"], "algorithm.device=cuda:9"),
+    "no samples to learn from": (["bench", "policy", "--samples", "100"], "--samples must be at least 512"),
+    "an unknown environment to time": (["bench", "train", "--env", "Nope-v0"], "'Nope-v0' is unknown"),
+    "an environment that PPO does not take": (["bench", "train", "--env", "Blackjack-v1"], "ppo on Blackjack-v1"),
+    "timing without end": (["bench", "train", "--steps", HUGE], "steps must be at most"),
+    "rollouts of no vectors": (["bench", "passes", "--env", "FrozenLake-v1"], "whose observations are vectors"),
+    "an unknown environment to record": (["bench", "passes", "--env", "Nope-v0"], "'Nope-v0' is unknown"),
+    "an unknown arm": (["bench", "deep-sea", "--arm", "UCB KOVA"], "did you mean 'UCB, KOVA'?"),
+    "no depth": (["bench", "deep-sea", "--depth", "0"], "--depth"),
+    "a demo of nothing": (["demo", "--env", "Nope-v0"], "'Nope-v0' is unknown"),
+    "a demo where none can be": (["demo", "--out", "/proc/demo"], "/proc/demo cannot be written"),
     "to play nothing": (["eval"], "missing argument", "kova eval --help"),
     "no episodes": (["eval", "gone", "--episodes", "0"], "--episodes"),
 }
@@ -111,8 +180,29 @@ def test_a_wrong_call_is_one_line_and_leaves_nothing(name: str, tmp_path: Path, 
     monkeypatch.chdir(tmp_path)
     arguments, *says = WRONG[name]
     result = runner.invoke(app, arguments, prog_name="kova")
-    assert_one_line(result.exit_code, result.stdout, result.stderr, tuple(says))
+    assert_one_line(result.exit_code, result.stdout, result.stderr, tuple(says), arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+BENCHMARKS = {
+    "step": "step.png",
+    "train": "train.json",
+    "values": "values_chain.png",
+    "deep-sea": "deep_sea.json",
+    "passes": "critic_passes_HalfCheetah-v4.json",
+    "policy": "policy_evaluation.png",
+}
+
+
+@pytest.mark.parametrize("out", ["file", "file/new", "/proc/new", "pipe", LONG, "taken"])
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_that_cannot_write_does_not_begin(name: str, out: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    os.mkfifo(tmp_path / "pipe")
+    # A folder where the benchmark writes a file.
+    (tmp_path / "taken" / BENCHMARKS[name]).mkdir(parents=True)
+    assert_refused(tmp_path, ["bench", name, "--out", out], "cannot be written", "choose another --out")
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +221,16 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def files(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*") if path.name != ".lock"
+    }
 
 
 def assert_refused(folder: Path, arguments: list[str], *says: str) -> None:
     before = files(folder)
     result = runner.invoke(app, arguments, prog_name="kova")
-    assert_one_line(result.exit_code, result.stdout, result.stderr, says)
+    assert_one_line(result.exit_code, result.stdout, result.stderr, says, arguments)
     assert files(folder) == before
 
 
@@ -231,14 +323,58 @@ def test_no_run_to_play(tmp_path: Path):
     assert_refused(tmp_path, ["train", "--resume", "--run-dir", str(tmp_path)], "is not a run: it has no config.yaml")
 
 
-def test_a_video_of_another_kind(run: Path, tmp_path: Path):
-    assert_refused(tmp_path, ["eval", str(run), "--video", "x.gif"], "--video must name an .mp4 file", "x.mp4")
-
-
-def test_a_video_where_none_can_be(run: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("video", "says"),
+    [
+        ("x.gif", "--video must name an .mp4 file, got x.gif; write x.mp4"),
+        ("x", "--video must name an .mp4 file"),
+        (".", "--video must name an .mp4 file"),
+        ("file/x.mp4", "cannot be written"),
+        ("folder.mp4", "folder.mp4 cannot be written: it is a directory"),
+        ("/proc/x.mp4", "cannot be written"),
+        (f"{LONG}.mp4", "too long"),
+    ],
+)
+def test_a_video_that_cannot_be(run: Path, tmp_path: Path, monkeypatch, video: str, says: str):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
-    video = str(tmp_path / "file" / "x.mp4")
-    assert_refused(tmp_path, ["eval", str(run), "--episodes", "1", "--video", video], "cannot be written")
+    (tmp_path / "folder.mp4").mkdir()
+    assert_refused(tmp_path, ["eval", str(run), "--episodes", "1", "--video", video], says)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-o", "folder"],
+        ["-o", "file/page.html"],
+        ["-o", "/proc/page.html"],
+        ["-o", "pipe"],
+        ["-o", LONG],
+        ["--data", "folder"],
+        ["--data", "file/curves.csv"],
+        ["--data", "pipe"],
+        ["--data", LONG],
+        ["--figures", "file"],
+        ["--figures", "file/figures"],
+        ["--figures", "/proc/figures"],
+        ["--figures", LONG],
+        ["--figures", "folder"],
+        ["-o", "same", "--data", "same"],
+        ["-o", "same", "--figures", "same"],
+        ["--data", "same", "--figures", "same"],
+        ["-o", "page", "--data", "page/curves.csv"],
+        ["-o", "page", "--figures", "page/figures"],
+    ],
+    ids=lambda words: " ".join(words)[:40],
+)
+def test_a_report_that_cannot_write_all_of_it_writes_nothing(run: Path, tmp_path: Path, monkeypatch, words: list[str]):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    # As a device is: to replace /dev/null would break the machine.
+    os.mkfifo(tmp_path / "pipe")
+    # A folder where a figure goes.
+    (tmp_path / "folder" / "fig3-ppo.png").mkdir(parents=True)
+    assert_refused(tmp_path, ["report", str(run), *words], f"choose another {words[-2]}")
 
 
 BLOCKED = """

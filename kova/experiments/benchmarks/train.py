@@ -20,6 +20,7 @@ from kova.experiments.files import check_folder
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.expressions import resolve
+from kova.experiments.runs.training import build
 
 UPSTREAM = "upstream PPO"
 ARMS: Mapping[str, type[Any]] = {UPSTREAM: stable_baselines3.PPO, "kova PPO": kova.sb3.PPO}
@@ -39,11 +40,13 @@ def run(out: Path, env: str, steps: int, repeats: int, console: Console, command
     """Time every arm ``repeats`` times, print the ratio of medians, and write ``train.json``.
 
     Raises:
-        UsageError: The environment does not exist, or the file cannot be written.
+        UsageError: The environment cannot be trained on, or the file cannot be written.
     """
     check_folder(out, "--out", "train.json")
-    config = RunConfig.from_preset("ppo", env)
-    environments.make(config).close()
+    config = RunConfig.from_preset("ppo", env).changed(steps=steps)
+    trial = environments.normalized(environments.make(config), config)
+    build(config, trial)
+    trial.close()
     record = Record(out / "train.json", "train", command, {"env": env, "steps": steps, "repeats": repeats})
     runs: list[TimedRun] = []
     with record.kept(console), Progress(console=console) as bar:

@@ -12,6 +12,7 @@ from rich.progress import track
 from kova.experiments.errors import UsageError
 from kova.experiments.evaluation import video
 from kova.experiments.evaluation.play import mean_and_interval, play, uncertainty_correlation
+from kova.experiments.files import is_folder
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import load
 
@@ -27,7 +28,7 @@ def run(
         UsageError: There is no such run, it has no checkpoint, or the video cannot be made.
     """
     directory = RunDirectory(path)
-    if not path.is_dir():
+    if not is_folder(path):
         raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
     config = directory.config()
     checkpoint = directory.latest_checkpoint()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -31,8 +33,7 @@ def run(folder: Path, out: Path, figures: Path | None, data: Path | None, consol
     check_file(out, "-o")
     if data is not None:
         check_file(data, "--data")
-        if data.resolve() == out.resolve():
-            raise UsageError(f"-o and --data are the same file, {out}; choose another --data")
+    _check_apart({"-o": out, "--data": data, "--figures": figures})
     with console.status("reading the runs"):
         results = collect(folder)
         comparison = Comparison(results.finished)
@@ -50,6 +51,15 @@ def run(folder: Path, out: Path, figures: Path | None, data: Path | None, consol
         console.print(str(path), highlight=False, soft_wrap=True)
     for one in results.damaged:
         console.print(f"damaged: {one.path}: {one.reason}", highlight=False, soft_wrap=True)
+
+
+def _check_apart(targets: Mapping[str, Path | None]) -> None:
+    """Refuse a file that would be in the way of another one; the folder of figures may hold the files."""
+    places = {option: path.resolve() for option, path in targets.items() if path is not None}
+    for first, second in itertools.permutations(places, 2):
+        inside = places[first] in places[second].parents and first != "--figures"
+        if places[first] == places[second] or inside:
+            raise UsageError(f"{first} is in the way of {second}: {targets[second]}; choose another {second}")
 
 
 def _write(path: Path, text: str) -> Path:

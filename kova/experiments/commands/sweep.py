@@ -21,7 +21,7 @@ from rich.progress import track
 from rich.table import Table
 
 from kova.experiments.errors import UsageError, one_line
-from kova.experiments.files import write_whole
+from kova.experiments.files import check_folder, write_whole
 from kova.experiments.runs import environments
 from kova.experiments.runs.run_directory import RUNS, RunDirectory
 from kova.experiments.runs.training import build
@@ -59,6 +59,7 @@ def run(
         UsageError: The sweep or the directory is not sound, or another call is at it.
         SystemExit: Runs failed (1), or the user stopped it (130); the same command goes on.
     """
+    check_folder(out / RUNS, "--out")
     runs = _checked(sweep, out, console)
     workers = engine()
     try:
@@ -87,6 +88,7 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     Raises:
         UsageError: The sweep is not sound, or a run cannot be built.
     """
+    check_folder(out / RUNS, "--out")
     runs = _checked(sweep, out, console)
     finished = {run.key for run in runs if _is_finished(run, out)}
     kinds = {_kind(run): run for run in runs}

@@ -13,6 +13,7 @@ from rich.table import Table
 from kova.experiments.errors import UsageError
 from kova.experiments.evaluation import curves
 from kova.experiments.evaluation.play import play_as_valued
+from kova.experiments.files import is_folder
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.progress import ProgressBar
 from kova.experiments.runs.run_directory import RunDirectory
@@ -114,7 +115,7 @@ def _resumed(request: TrainRequest) -> tuple[RunConfig, RunDirectory]:
             "say which run to resume, as in: kova train --resume --run-dir runs/ppo-HalfCheetah-v4-kova-seed0"
         )
     directory = RunDirectory(request.run_dir) if request.run_dir else request.directory(request.config())
-    if not directory.path.is_dir():
+    if not is_folder(directory.path):
         raise UsageError(f"{directory.path} does not exist: there is nothing to resume; leave --resume out to start it")
     config = directory.config()
     for name in ("algo", "env", "preset", "steps", "seed"):

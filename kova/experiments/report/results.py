@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kova.experiments.errors import UsageError, one_line
+from kova.experiments.files import is_folder
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.logs import STEP, read_rows
 from kova.experiments.runs.provenance import read_makers
@@ -114,7 +115,7 @@ def collect(folder: Path) -> CollectedRuns:
     Raises:
         UsageError: There is no such directory.
     """
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UsageError(f"{folder} is not a directory; name the one that kova sweep or kova train made")
     sweeps: dict[Path, Sweep] = {}
     damaged: list[Damaged] = []

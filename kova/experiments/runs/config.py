@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,10 @@ CRITICS: Mapping[str, tuple[str, ...] | None] = {
 }
 
 
+#: What no run reaches: a larger number is a slip of the finger.
+LARGEST = {"steps": 10**15, "n_envs": 10_000, "checkpoint_every": 10**15}
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """A run, as it is written to ``config.yaml``.
@@ -90,10 +95,12 @@ class RunConfig:
                 raise UsageError(f"{name} must be a name, got {getattr(self, name)!r}")
         if self.algo not in ALGORITHMS:
             raise UsageError(f"algorithm {self.algo!r} is unknown{suggestion(self.algo, ALGORITHMS)}")
-        for name in ("steps", "n_envs", "checkpoint_every"):
+        for name, most in LARGEST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} must be an integer >= 1, got {value!r}")
+            if value > most:
+                raise UsageError(f"{name} must be at most {most:,}, got {value}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
             raise UsageError(f"seed must be an integer from 0 to 2^32 - 1, got {self.seed!r}")
         for name in ("normalize_observations", "normalize_rewards", "time_limit_bootstrap"):
@@ -265,6 +272,9 @@ def _known(key: str, known: Sequence[str]) -> None:
         last = key.rpartition(".")[2]
         elsewhere = [name for name in known if name.rpartition(".")[2] == last]
         hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else suggestion(key, known)
+        if "did you mean" not in hint:
+            # All of them would fill the screen.
+            hint = f"; the closest are {', '.join(difflib.get_close_matches(key, known, n=3, cutoff=0.0))}"
         raise UsageError(f"setting {key!r} is unknown{hint}")
 
 

@@ -89,6 +89,9 @@ def _called(node: ast.expr, text: str) -> Any:
     positional = [_literal(argument, text) for argument in node.args]
     if any(keyword.arg is None for keyword in node.keywords):
         raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)")
+    names = [keyword.arg for keyword in node.keywords]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{text!r} gives an argument twice; leave one out")
     named = {keyword.arg: _literal(keyword.value, text) for keyword in node.keywords if keyword.arg}
     try:
         return CALLS[name](*positional, **named)

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -57,6 +58,7 @@ def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
     Raises:
         UsageError: The settings do not go together, or not with the environment.
     """
+    _check_device(config)
     algorithm, critic = _algorithm(config)
     _check_actions(config, env)
     settings = resolve(config.algorithm)
@@ -92,6 +94,19 @@ def _algorithm(config: RunConfig) -> tuple[Callable[..., BaseAlgorithm], dict[st
         return upstream_of(config.algo), {}
     passes = {f"critic_{name}": settings.pop(name) for name in ("epochs", "batch_size") if name in settings}
     return ALGORITHMS[config.algo], {"critic": optimizer, "critic_kwargs": settings, **passes}
+
+
+def _check_device(config: RunConfig) -> None:
+    """Refuse a device that this machine does not have: upstream would train on the CPU instead."""
+    device = config.algorithm.get("device", "cpu")
+    if device == "auto":
+        return
+    try:
+        torch.zeros(1, device=device).item()
+    except (AssertionError, RuntimeError) as error:
+        # What torch raises depends on the device.
+        gpu = ", cuda" if torch.cuda.is_available() else ""
+        raise UsageError(f"algorithm.device={device} is not a device of this machine; use cpu, auto{gpu}") from error
 
 
 def _check_actions(config: RunConfig, env: VecEnv) -> None:
@@ -262,6 +277,8 @@ def load(
     Raises:
         UsageError: It cannot be read.
     """
+    if to_train:
+        _check_device(config)
     saved = checkpoint / NORMALIZATION
     if not saved.exists() and (config.normalize_observations or config.normalize_rewards):
         raise UsageError(f"the checkpoint {checkpoint} has no {NORMALIZATION}; {_way_out(checkpoint)}")

@@ -26,6 +26,8 @@ from kova.experiments.runs.yaml_file import read_fields
 
 #: Files that say which sweeps were run in a directory: sweep.yaml, sweep-2.yaml, …
 MANIFEST = "sweep"
+#: More repetitions than this are a slip of the finger.
+MAX_SEEDS = 10_000
 #: What an arm may say.
 ARM_KEYS = ("critic", "set", "environments")
 
@@ -188,12 +190,14 @@ class Sweep:
 
     def _seeds(self) -> Sequence[int]:
         seeds = self.seeds
-        if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 1:
+        if isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= MAX_SEEDS:
             return range(seeds)
         whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
         if whole and seeds and len(set(seeds)) == len(seeds):  # type: ignore[arg-type]
             return list(seeds)  # type: ignore[arg-type]
-        raise UsageError(f"seeds must be a number >= 1 or a list of different whole numbers, got {seeds!r}")
+        raise UsageError(
+            f"seeds must be a number from 1 to {MAX_SEEDS:,} or a list of different whole numbers, got {seeds!r}"
+        )
 
 
 def resume_command(manifest: Path, words: Sequence[str] = ()) -> str:
