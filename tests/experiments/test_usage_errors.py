@@ -305,6 +305,26 @@ def test_a_spoilt_checkpoint(run: Path, tmp_path: Path, spoil, file: str, comman
     assert_refused(tmp_path, [*command, str(run)], *says)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("progress.csv", b"\xff\xfe"),
+        ("progress.csv", b"a,b\n1,2\n"),
+        ("progress.csv", b"time/total_timesteps\nnan\n"),
+        ("monitor.csv", b"#{}\nr,l,t,step\n1,2\n"),
+        ("monitor.csv", b"\0" * 200_000),
+    ],
+)
+def test_a_spoilt_log(run: Path, tmp_path: Path, name: str, content: bytes):
+    shutil.rmtree(run / "checkpoints" / "0000000064")
+    (run / name).write_bytes(content)
+    resume = ["train", "--resume", "--run-dir", str(run)]
+    assert_refused(tmp_path, resume, f"{name} is damaged", "delete it to go on")
+    (run / name).unlink()
+    result = runner.invoke(app, resume)
+    assert result.exit_code == 0, result.output
+
+
 def test_the_advice_about_a_spoilt_checkpoint_works(run: Path):
     truncate(run / "checkpoints" / "0000000064" / "model.zip")
     shutil.rmtree(run / "checkpoints" / "0000000064")

@@ -161,6 +161,7 @@ class Training:
         """Train to the end and return the model.
 
         Raises:
+            UsageError: A log of an earlier part is damaged.
             Interrupted: Ctrl-C. No checkpoint is written for it: the schedule of checkpoints decides where the random
                 numbers are seeded and the environment is reset, and a resumed run must repeat that schedule.
         """
@@ -169,10 +170,11 @@ class Training:
 
     def _run(self) -> BaseAlgorithm:
         done = self.model.num_timesteps
-        add_maker(self.directory.path / MADE_BY, provenance(self._command))
+        # Before anything is written: they say when an earlier part's log is damaged.
+        monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)
         logger, progress = make_logger(self.directory.path, done)
         self.model.set_logger(logger)
-        monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)
+        add_maker(self.directory.path / MADE_BY, provenance(self._command))
         callbacks = [monitor, *self._watch()]
         try:
             while self.model.num_timesteps < self.config.steps:
