@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -20,27 +21,18 @@ def linear(start: float, end: float = 0.0) -> LinearSchedule:
     return LinearSchedule(float(start), float(end), 1.0)
 
 
+def _models() -> dict[str, Callable[..., Any]]:
+    """Return every model of P_v and P_n that the library exports, by name."""
+    exported = {name: getattr(kova, name) for name in kova.__all__}
+    return {
+        name: model
+        for name, model in exported.items()
+        if isinstance(model, type) and issubclass(model, kova.Evolution | kova.Noise) and not inspect.isabstract(model)
+    }
+
+
 #: What may be called.
-CALLS: Mapping[str, Callable[..., Any]] = {
-    **{
-        model.__name__: model
-        for model in (
-            kova.Static,
-            kova.FadingMemory,
-            kova.PriorRelaxation,
-            kova.DirectionalForgetting,
-            kova.RandomWalk,
-            kova.Memoryless,
-            kova.BatchSize,
-            kova.MaxRatio,
-            kova.ConstantNoise,
-            kova.InnovationNoise,
-            kova.InverseVariance,
-            kova.Robust,
-        )
-    },
-    "linear": linear,
-}
+CALLS: Mapping[str, Callable[..., Any]] = {**_models(), "linear": linear}
 
 #: What may be named.
 NAMES: Mapping[str, Any] = {
