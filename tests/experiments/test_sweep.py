@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from kova.cli import app
 from kova.experiments.errors import UsageError
 from kova.experiments.runs.config import RunConfig
+from kova.experiments.runs.provenance import read_makers
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.sweeps.engines import LocalEngine, make
 from kova.experiments.sweeps.grid import PlannedRun, Sweep, shipped_sweeps
@@ -267,6 +268,9 @@ def test_a_run_that_cannot_be_done_fails_after_its_attempts_and_stops_no_other(t
     assert "1 finished, 0 kept from before, 1 failed" in output
     assert "failed  ppo CartPole-v1 too wide seed 0: NumericalError" in output
     assert sorted(map(sweeps.state, sweeps.runs(tmp_path / "out"))) == ["failed", "finished"]
+    for run in sweeps.runs(tmp_path / "out"):
+        (maker,) = read_makers(run / "made_by.json")
+        assert maker["command"] == f"kova sweep {path} --jobs 2 --attempts 2 --out {tmp_path / 'out'}"
     log = next(run for run in sweeps.runs(tmp_path / "out") if sweeps.state(run) == "failed") / "log.txt"
     assert log.read_text().count("NumericalError") == 2
 

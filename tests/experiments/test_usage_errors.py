@@ -14,6 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from kova.cli import app
+from kova.experiments.runs.provenance import read_makers
 
 runner = CliRunner()
 TINY = ["--steps", "32", "--set", "algorithm.n_steps=32", "--set", "algorithm.batch_size=32"]
@@ -405,6 +406,7 @@ class Blocker:
             raise ModuleNotFoundError("No module named " + repr(name), name=name)
 sys.meta_path.insert(0, Blocker())
 from kova.cli import app
+from kova.experiments.runs.provenance import read_makers
 app({arguments!r})
 """
 
@@ -432,6 +434,19 @@ def test_the_real_command(tmp_path: Path):
     )
     assert_one_line(result.returncode, result.stdout, result.stderr, ("did you mean",))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_keeps_the_command_that_was_typed(finished: Path, run: Path):
+    typed = f"kova train ppo CartPole-v1 {' '.join(TINY)} --steps 64 --set checkpoint_every=32 --run-dir {finished}"
+    (maker,) = read_makers(finished / "made_by.json")
+    assert maker["command"] == typed
+    # With the same versions on the same machine a resumed run has no other maker.
+    assert runner.invoke(app, ["train", "--resume", "--run-dir", str(run)]).exit_code == 0
+    assert read_makers(run / "made_by.json") == [maker]
+    (run / "made_by.json").unlink()
+    assert runner.invoke(app, ["train", "--resume", "--run-dir", str(run)]).exit_code == 0
+    (maker,) = read_makers(run / "made_by.json")
+    assert maker["command"] == f"kova train --resume --run-dir {run}"
 
 
 def test_the_configuration_of_a_run_is_yaml(finished: Path):
