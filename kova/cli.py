@@ -121,7 +121,7 @@ RESULTS = Path("benchmarks/results")
 #: Of a run or an episode: what Gymnasium and numpy take.
 MAX_SEED = 2**32 - 1
 SEED = typer.Option(min=0, max=MAX_SEED, help="Of everything random.")
-#: More repetitions than this are a slip of the finger.
+#: A larger number of repetitions is taken for a typing error.
 MAX_SEEDS = 10_000
 
 Steps = Annotated[int | None, typer.Option(help="Frames to train on, all environments together.")]
@@ -145,7 +145,7 @@ def train(
     context: typer.Context,
     algo: Annotated[str | None, typer.Argument(help="ppo, trpo, a2c, ddpg or dqn.")] = None,
     env: Annotated[str | None, typer.Argument(help="A Gymnasium id, such as HalfCheetah-v4.")] = None,
-    critic: Annotated[str | None, typer.Option(help="kova; adam, the control arm; or upstream as it is.")] = None,
+    critic: Annotated[str | None, typer.Option(help="kova; adam, the control arm; or upstream, unchanged.")] = None,
     preset: Annotated[str | None, typer.Option(help="default, or paper for the published tables.")] = None,
     steps: Steps = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.  [default: 0]")] = None,
@@ -158,7 +158,7 @@ def train(
     """Train an agent with a Kalman critic.
 
     The run's directory gets its settings, logs, learning curve and checkpoints. A run that was stopped, by Ctrl-C or
-    otherwise, goes on from its last checkpoint with --resume.
+    otherwise, continues from its last checkpoint with --resume.
     """
     from kova.experiments.commands import train as train_command
 
@@ -231,7 +231,7 @@ def sweep(
 ) -> None:
     """Train every run of a sweep: algorithms × environments × critics × seeds.
 
-    The same configuration is never run twice: call it again, and it goes on with what is missing.
+    The same configuration is never run twice: call it again, and it continues with what is missing.
     """
     from kova.experiments.commands import sweep as sweep_command
     from kova.experiments.runs.config import parsed
@@ -290,7 +290,7 @@ def demo(
 ) -> None:
     """Train PPO with a Kalman critic beside PPO with Adam.
 
-    A demo that was stopped goes on where it was.
+    A demo that was stopped continues where it was.
     """
     from kova.experiments.commands import demo as demo_command
 

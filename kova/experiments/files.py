@@ -108,7 +108,7 @@ def _try(folder: Path, *names: str) -> None:
         there = there.parent
     if not there.is_dir():
         raise NotADirectoryError(f"{there} is not a directory")
-    # Permissions do not tell: a file system may be read-only, or make no files at all.
+    # Permission bits are not enough: the file system may be read-only or virtual.
     with tempfile.TemporaryFile(dir=there):
         pass
     for name in names:

@@ -184,7 +184,7 @@ def test_a_critic_too_large_for_this_machine_now_is_left_to_the_one_that_trains_
 def test_a_name_that_is_there_twice_is_not_lost_without_a_word(tmp_path):
     path = sweeps.write(tmp_path / "s.yaml")
     path.write_text(path.read_text().replace("  KOVA:", "  Adam:"))
-    with pytest.raises(UsageError, match="'Adam' is there twice"):
+    with pytest.raises(UsageError, match="'Adam' is given twice"):
         Sweep.from_file(path)
 
 
@@ -310,7 +310,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_goes_on(done, tmp_path):
     output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 130, output
     assert_ends(worker)
-    words = shlex.split(output[output.index("Go on:") :].splitlines()[1])
+    words = shlex.split(output[output.index("Continue:") :].splitlines()[1])
     assert words[:2] == ["kova", "sweep"]
     assert "0 failed" in sweeps.finish(*words[2:])
     assert_same_sweep(tmp_path, done)

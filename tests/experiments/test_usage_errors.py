@@ -270,11 +270,11 @@ def test_a_resumed_run_keeps_its_settings(run: Path, tmp_path: Path, changed: li
     ("content", "says"),
     [
         ("algo: [", "cannot be read"),
-        ("just words", "must have algo, env, each with its value; it has none of them; mend it, or start the run anew"),
+        ("just words", "must have algo, env, each with its value; it has none of them; repair it, or start a new run"),
         ("algo: ppo\nenv: CartPole-v1\nstpes: 3\n", "did you mean 'steps'?"),
         ("algo: ppo\n", "has no env; it must have algo, env"),
         ("algo: ppo\nenv: 2020-13-45\n", "cannot be read: month must be in 1..12"),
-        ("algo: ppo\nalgo: a2c\nenv: CartPole-v1\n", "'algo' is there twice"),
+        ("algo: ppo\nalgo: a2c\nenv: CartPole-v1\n", "'algo' is given twice"),
         ("algo: [ppo]\nenv: CartPole-v1\n", "algo must be a name"),
         ("algo: ppo\nenv: CartPole-v1\nalgorithm: {gamma: 7}\n", "algorithm.gamma must be a number from 0 to 1"),
         ("algo: ppo\nenv: CartPole-v1\ncritic: 5\n", "critic must be a mapping"),
@@ -302,7 +302,7 @@ def truncate(path: Path) -> None:
 @pytest.mark.parametrize("command", [["train", "--resume", "--run-dir"], ["eval"]], ids=["train", "eval"])
 def test_a_spoilt_checkpoint(run: Path, tmp_path: Path, spoil, file: str, command: list[str]):
     spoil(run / "checkpoints" / "0000000064" / file)
-    says = ("0000000064", "delete that folder to go on from 0000000032")
+    says = ("0000000064", "delete that folder to continue from 0000000032")
     assert_refused(tmp_path, [*command, str(run)], *says)
 
 
@@ -320,7 +320,7 @@ def test_a_spoilt_log(run: Path, tmp_path: Path, name: str, content: bytes):
     shutil.rmtree(run / "checkpoints" / "0000000064")
     (run / name).write_bytes(content)
     resume = ["train", "--resume", "--run-dir", str(run)]
-    assert_refused(tmp_path, resume, f"{name} is damaged", "delete it to go on")
+    assert_refused(tmp_path, resume, f"{name} is damaged", "delete it to continue")
     (run / name).unlink()
     result = runner.invoke(app, resume)
     assert result.exit_code == 0, result.output

@@ -126,7 +126,7 @@ def replay(arm: CriticFit, rollouts: list[Rollout]) -> tuple[list[float], float]
 
 
 def _critic(inputs: int) -> nn.Module:
-    """Return the value network of upstream's MlpPolicy, initialised as it is."""
+    """Return the value network of upstream's MlpPolicy, with upstream's initialisation."""
     layers: list[nn.Module] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -46,7 +46,7 @@ COMMON: Mapping[str, Any] = {
 }
 
 #: One weight per cell and action: with one-hot cells the filter is the tabular posterior. Values are of the order of 1,
-#: and one visit tells what a cell's action does.
+#: and one visit shows what an action does in a cell.
 TABULAR: Mapping[str, Any] = {
     "policy_kwargs": {"net_arch": []},
     "critic_kwargs": {
@@ -171,7 +171,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     present = [arm for arm in ARMS if any(one.arm == arm for one in runs)]
     for place, arm in enumerate(present):
         marker, colour = STYLES[arm][0], STYLES[arm][1:]
-        # Side by side, so that arms that fail alike can be told apart.
+        # Side by side, so that arms with equal results do not hide each other.
         shift = 0.25 * (place - (len(present) - 1) / 2)
         own = [one for one in runs if one.arm == arm]
         for solved, face in ((True, colour), (False, "none")):

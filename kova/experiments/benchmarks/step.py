@@ -169,7 +169,7 @@ def report_peak(arm: str, shape: tuple[int, ...], size: int) -> None:
     for _ in range(3):
         warm()
     step_arms.make("memoryless", shape, size)()
-    # Importing peaks higher than what stays: start the high-water mark anew.
+    # Importing used more memory at its peak than remains: reset the high-water mark.
     Path("/proc/self/clear_refs").write_text("5")
     before = _resident("VmRSS")
     step = step_arms.make(arm, shape, size)

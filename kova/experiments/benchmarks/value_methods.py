@@ -1,7 +1,7 @@
 """The arms of the value benchmark: KOVA and its comparators, each with the settings it is allowed to choose from.
 
-What a method must be told and a user cannot know (a step size, a noise level) it may choose in hindsight, by its final
-error, from the values listed; KOVA like the others.
+A setting that a user cannot know (a step size, a noise level) is chosen in hindsight, by the final error, from the
+values listed; for KOVA as for the others.
 """
 
 from __future__ import annotations

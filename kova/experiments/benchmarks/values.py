@@ -132,7 +132,7 @@ def _measure(
     truth = problem.evaluation
     states = view(truth.states)
     mean = (truth.weights * truth.values).sum()
-    # Baird's star has no values to speak of: V = 0 everywhere.
+    # On Baird's star V is 0 everywhere.
     scale = float((truth.weights * (truth.values - mean).square()).sum().sqrt()) or 1.0
     errors: list[float] = []
     seen, spent = 0, 0.0
@@ -156,7 +156,7 @@ def _measure(
 
 
 def _learn(learner: Learner, trajectory: Trajectory) -> bool:
-    """Update; say whether the method survived it. Diverging is a result, not a failure of the benchmark."""
+    """Update; return whether the method could. Diverging is a result, not a failure of the benchmark."""
     try:
         learner.update(trajectory)
     except (ValueError, ArithmeticError, RuntimeError):
@@ -180,7 +180,7 @@ def _scores(estimate: ValueEstimate, values: Tensor, weights: Tensor, scale: flo
 
 def _print(console: Console, scores: list[MethodScore], names: Sequence[str]) -> None:
     errors = Table("method", title="RMSE / std of V, median over seeds (∞: diverged)", box=None)
-    # The first word of a name tells the problems apart and leaves room for all of them on eighty columns.
+    # The first word of a name is enough, and eighty columns have room for all of them.
     for name in names:
         errors.add_column(re.split(r"[\s-]", name)[0], justify="right", no_wrap=True)
     bars = Table("method", title="error bars, median over problems and seeds", box=None)

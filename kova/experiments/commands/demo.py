@@ -26,7 +26,7 @@ ARMS = {"kova": "Kalman critic", "adam": "Adam critic"}
 def run(out: Path, env: str, steps: int, seeds: int, console: Console, command: str) -> None:
     """Train both arms on every seed, print a table, and draw the curves and the value with its band.
 
-    A demo that was stopped goes on where it was.
+    A demo that was stopped continues where it was.
 
     Raises:
         UsageError: The environment does not exist, or ``out`` cannot be written.

@@ -49,15 +49,15 @@ def run(
     Args:
         sweep: What to do.
         out: Where.
-        engine: Makes what executes the runs, once all else is sound.
+        engine: Makes the engine, once everything else has been checked.
         attempts: How often a run may fail in a row.
         console: Where to say what happens.
         typed: The user's command, for every run's record of how it was made.
         words: Options of the command that the next call needs too.
 
     Raises:
-        UsageError: The sweep or the directory is not sound, or another call is at it.
-        SystemExit: Runs failed (1), or the user stopped it (130); the same command goes on.
+        UsageError: The sweep is wrong, the directory cannot be written, or another call is using it.
+        SystemExit: Runs failed (1), or the user stopped it (130); the same command continues.
     """
     check_folder(out / RUNS, "--out")
     runs = _checked(sweep, out, console)
@@ -77,7 +77,7 @@ def run(
             with _Display(console, scheduler.jobs) as display:
                 scheduler.run(display.update)
         except KeyboardInterrupt:
-            console.print(f"stopped; finished runs are kept. Go on:\n  {command}", highlight=False, soft_wrap=True)
+            console.print(f"stopped; finished runs are kept. Continue:\n  {command}", highlight=False, soft_wrap=True)
             raise SystemExit(130) from None
     _conclude(scheduler.jobs, out, console)
 
@@ -86,7 +86,7 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     """Print what there is to do, how long it takes and how much memory.
 
     Raises:
-        UsageError: The sweep is not sound, or a run cannot be built.
+        UsageError: The sweep is wrong, or a run cannot be built.
     """
     check_folder(out / RUNS, "--out")
     runs = _checked(sweep, out, console)
@@ -110,14 +110,14 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
 
 
 def _checked(sweep: Sweep, out: Path, console: Console) -> list[PlannedRun]:
-    """Return the runs; what cannot be built shows now, not in the middle of the night."""
+    """Return the runs, after building one of each kind: what cannot be built should show before hours of training."""
     runs = sweep.runs()
     kinds = {_kind(run): run for run in runs if not _is_finished(run, out)}
     for run in _shown(list(kinds.values()), "checking", console):
         env = environments.normalized(environments.make(run.config), run.config)
         try:
             with warnings.catch_warnings():
-                # They belong in the log of the run.
+                # They will be in the log of the run.
                 warnings.simplefilter("ignore")
                 build(run.config, env)
         except UsageError as error:
@@ -194,8 +194,8 @@ class _Display:
         """Show how the runs are doing."""
         for job in jobs:
             news = f"{job.state}: {job.message}" if job.message else job.state
-            told = job.state in ("waiting", "running") and not job.message
-            if not told and self._ended.get(job.path.name) != news:
+            silent = job.state in ("waiting", "running") and not job.message
+            if not silent and self._ended.get(job.path.name) != news:
                 self._ended[job.path.name] = news
                 note = f": {job.message}" if job.message else ""
                 self.console.print(f"{job.state}  {_label(job)}{note}", highlight=False, soft_wrap=True)

@@ -56,7 +56,7 @@ class TrainRequest:
 
 
 def run(request: TrainRequest, command: str, *, resume: bool, console: Console) -> None:
-    """Train, or go on training, and show the result.
+    """Start or resume a run, and show the result.
 
     Args:
         request: What the user gave.

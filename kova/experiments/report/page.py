@@ -201,7 +201,7 @@ def _wall_clock(comparison: Comparison, palette: charts.Palette) -> list[Section
         arm: {task.name: float(task.arms[arm].seconds.mean()) for task in comparison.tasks if arm in task.arms}
         for arm in comparison.arms
     }
-    note = "Mean over seeds, one thread a run, as it was: whatever else the machine did is in it."
+    note = "Mean over seeds, one thread for each run, measured while the machine may have done other work."
     return [Section("wall-clock", "Wall-clock", note, [charts.wall_clock(seconds, palette)])]
 
 
@@ -227,10 +227,10 @@ def _provenance(results: CollectedRuns, command: str) -> Section:
     for number, facts in enumerate(_machines(results), start=1):
         lines += [f"# trained with ({number})", *(f"{name}: {value}" for name, value in facts.items())]
     lines += ["", "# reported with", *(f"{name}: {value}" for name, value in provenance(command).items())]
-    told: list[Sweep] = []
+    shown: list[Sweep] = []
     for manifest, sweep in results.sweeps.items():
-        if sweep not in told:
-            told.append(sweep)
+        if sweep not in shown:
+            shown.append(sweep)
             lines += ["", resume_command(manifest), f"# {manifest.name}:", sweep.to_yaml().rstrip()]
     seeds = sorted({run.config.seed for run in results.runs})
     lines += ["", f"seeds: {', '.join(map(str, seeds)) or 'none'}"]

@@ -94,7 +94,7 @@ class CollectedRuns:
     Attributes:
         runs: Those that can be read.
         damaged: The others, and copies of one that is there.
-        sweeps: {manifest: the sweep they belong to}, by directory and in the order they were run there.
+        sweeps: {manifest: sweep}, by directory and in the order they were run there.
         waiting: Runs of those sweeps that have no directory yet.
     """
 
@@ -133,7 +133,7 @@ def collect(folder: Path) -> CollectedRuns:
         try:
             run, key = _read(path, planned)
         except Exception as error:
-            # Whatever a damaged file makes its reader raise: the other runs are sound.
+            # A damaged file may raise any error; the other runs can still be read.
             damaged.append(Damaged(path, one_line(error)))
             continue
         other = found.get(key)
@@ -142,7 +142,7 @@ def collect(folder: Path) -> CollectedRuns:
         if other is not None:
             copy = other if found[key] is run else run
             damaged.append(Damaged(copy.path, f"the same run as {found[key].path}, and counted once"))
-    runs = _told_apart(_in_order(list(found.values()), list(planned.values())))
+    runs = _distinguished(_in_order(list(found.values()), list(planned.values())))
     # A damaged directory is the only trace of its run, and its name is the run's.
     there = {path.name for path in paths}
     waiting = [run for key, run in planned.items() if key not in found and run.name not in there]
@@ -150,7 +150,7 @@ def collect(folder: Path) -> CollectedRuns:
 
 
 def _in_order(runs: list[RunResult], planned: list[PlannedRun]) -> list[RunResult]:
-    """Return the runs with tasks and arms in the order of their sweeps; others come last, as they are."""
+    """Return the runs with tasks and arms in the order of their sweeps; others come last, in their own order."""
     tasks = list(dict.fromkeys(_task(run.config) for run in planned))
     arms = list(dict.fromkeys(run.arm for run in planned))
 
@@ -164,10 +164,10 @@ def _task(config: RunConfig) -> str:
     return f"{config.algo.upper()} {config.env}"
 
 
-def _told_apart(runs: list[RunResult]) -> list[RunResult]:
-    """Return the runs renamed where one name stands for several things: those are no repetitions.
+def _distinguished(runs: list[RunResult]) -> list[RunResult]:
+    """Return the runs, renamed where runs of one name are not repetitions of each other.
 
-    A task that was run with other numbers of frames is as many tasks; an arm with other settings is as many arms.
+    A task gets a name for each number of frames it was run with, and an arm one for each set of settings.
     """
     lengths: dict[str, set[int]] = {}
     for run in runs:

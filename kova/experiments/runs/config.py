@@ -49,7 +49,7 @@ CRITICS: Mapping[str, tuple[str, ...] | None] = {
 }
 
 
-#: What no run reaches: a larger number is a slip of the finger.
+#: A larger number is taken for a typing error.
 LARGEST = {"steps": 10**15, "n_envs": 10_000, "checkpoint_every": 10**15}
 
 
@@ -66,9 +66,9 @@ class RunConfig:
         n_envs: Copies of the environment.
         normalize_observations: By a running mean and variance.
         normalize_rewards: By a running scale of the return.
-        time_limit_bootstrap: Whether a time limit is told apart from an end of the task.
+        time_limit_bootstrap: Whether a time limit is distinguished from an end of the task.
         checkpoint_every: Frames between checkpoints. The environment is reset at each, so that a run resumed from it
-            goes on exactly as one that was never stopped.
+            continues exactly as one that was never stopped.
         algorithm: Arguments of upstream's constructor.
         policy: Arguments of upstream's policy.
         critic: ``optimizer`` (one of :data:`CRITICS`), ``epochs``, ``batch_size``, and arguments of :class:`kova.KOVA`.
@@ -208,7 +208,7 @@ class RunConfig:
         try:
             content = read_fields(path, cls, ("algo", "env"))
         except UsageError as error:
-            raise UsageError(f"{error}; mend it, or start the run anew in another --run-dir") from None
+            raise UsageError(f"{error}; repair it, or start a new run in another --run-dir") from None
         try:
             return cls(**content)
         except UsageError as error:

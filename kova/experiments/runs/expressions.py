@@ -48,7 +48,7 @@ NAMES: Mapping[str, Any] = {
 
 
 def resolve(value: Any) -> Any:
-    """Return the object that a value of a configuration stands for; what is not an expression stays as it is.
+    """Return the object that a value of a configuration stands for; a value that is not an expression is returned unchanged.
 
     Raises:
         ValueError: A call of an unknown name, or with arguments it does not take.

@@ -58,7 +58,7 @@ class ProgressCSV(KVWriter):
 
 
 class Events(TensorBoardOutputFormat):
-    """TensorBoard events; upstream's has no way to say that a run goes on.
+    """TensorBoard events; upstream's cannot continue those of a resumed run.
 
     Args:
         folder: Where the files go.
@@ -83,7 +83,7 @@ class MonitorCSV(BaseCallback):
         super().__init__()
         self._path, self._env = path, env
         self._rows: list[Row] = _rows_until(path, "step", until)
-        # A resumed run's clock goes on from the last episode that is kept.
+        # A resumed run's clock continues from the last episode that is kept.
         self._start = time.time() - (float(self._rows[-1]["t"]) if self._rows else 0.0)
         self._written = 0
 
@@ -131,7 +131,7 @@ def _rows_until(path: Path, column: str, until: int) -> list[Row]:
         return [row for row in read_rows(path) if int(float(row[column])) <= until]
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise UsageError(
-            f"{path} is damaged: {type(error).__name__}: {one_line(error)}; delete it to go on without its rows"
+            f"{path} is damaged: {type(error).__name__}: {one_line(error)}; delete it to continue without its rows"
         ) from None
 
 

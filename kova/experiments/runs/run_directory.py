@@ -1,4 +1,4 @@
-"""The directory of a run. Whatever is in it was written whole: to another name first, then moved into place."""
+"""The directory of a run. Every file in it is complete: it was written to another name and then moved into place."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training here; the system lets go of the lock even if this one is killed.
+        """Keep other processes from training here; the system releases the lock even if this one is killed.
 
         Raises:
             Busy: Another process has it.
@@ -94,7 +94,7 @@ class RunDirectory:
             lock.release()
 
     def is_busy(self) -> bool:
-        """Say whether some process is training here now; looking leaves no trace."""
+        """Return whether some process is training here now, without leaving files."""
         if not (self.path / ".lock").exists():
             return False
         try:
@@ -103,7 +103,7 @@ class RunDirectory:
         except Busy:
             return True
         except OSError:
-            # Nobody trains in what cannot be written.
+            # No process can train in a folder that cannot be written.
             return False
 
     def config(self) -> RunConfig:
@@ -119,7 +119,7 @@ class RunDirectory:
         return RunConfig.from_yaml(self.config_file)
 
     def write_status(self, state: str, **details: Any) -> None:
-        """Say in ``status.json`` how the run is doing: running, finished, interrupted or failed."""
+        """Write the state to ``status.json``: running, finished, interrupted or failed."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         write_whole(
             self.path / "status.json",
@@ -141,7 +141,7 @@ class RunDirectory:
         return content
 
     def is_finished(self) -> bool:
-        """Say whether the run is complete; a status that cannot be read does not say so."""
+        """Return whether the run is complete; with a status that cannot be read it is not."""
         try:
             return self.status().get("state") == "finished"
         except (OSError, ValueError):
@@ -182,9 +182,9 @@ class RunDirectory:
         """Remove all but the newest checkpoints."""
         for old in self._complete()[:-KEPT_CHECKPOINTS]:
             # Renamed first: a kill in the middle of the removal must not leave half a checkpoint under its name.
-            doomed = old.with_name(f".old-{old.name}")
-            old.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            removed = old.with_name(f".old-{old.name}")
+            old.rename(removed)
+            shutil.rmtree(removed, ignore_errors=True)
 
     def _complete(self) -> list[Path]:
         return sorted(path for path in self.checkpoints.glob("[0-9]*") if path.is_dir())

@@ -181,7 +181,7 @@ class Training:
                 self._stop_if_interrupted()
                 self._status("running")
                 self._train_part(callbacks)
-                # Before the checkpoint: a resumed run goes on after it and will not log these frames again.
+                # Before the checkpoint: a resumed run begins after it and will not log these frames again.
                 progress.flush()
                 monitor.flush()
                 self._checkpoint()
@@ -303,8 +303,8 @@ def load(
 def _way_out(checkpoint: Path) -> str:
     older = sorted(path.name for path in checkpoint.parent.glob("[0-9]*") if path.name < checkpoint.name)
     if older:
-        return f"delete that folder to go on from {older[-1]}"
-    return "there is no older one: start the run anew in another --run-dir"
+        return f"delete that folder to continue from {older[-1]}"
+    return "there is no older one: start a new run in another --run-dir"
 
 
 def _end_trajectory(model: OffPolicyAlgorithm) -> None:

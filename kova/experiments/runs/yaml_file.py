@@ -41,11 +41,11 @@ def read_fields(path: Path, kind: type, needed: tuple[str, ...]) -> dict[str, An
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a name that is given twice is an error: the first would be lost without a word."""
+    """YAML in which a name that is given twice is an error: YAML itself would silently drop the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for name in names:
             if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is there twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)

@@ -26,7 +26,7 @@ from kova.experiments.runs.yaml_file import read_fields
 
 #: Files that say which sweeps were run in a directory: sweep.yaml, sweep-2.yaml, …
 MANIFEST = "sweep"
-#: More repetitions than this are a slip of the finger.
+#: A larger number of seeds is taken for a typing error.
 MAX_SEEDS = 10_000
 #: What an arm may say.
 ARM_KEYS = ("critic", "set", "environments")
@@ -47,7 +47,7 @@ class PlannedRun:
     @property
     def key(self) -> str:
         """Twelve hexadecimal digits that stand for the configuration; where it came from does not count."""
-        # The id of an environment is a name, whatever is in it.
+        # Not part of the settings: an id with brackets in it is not an expression.
         content = {name: value for name, value in asdict(self.config).items() if name not in ("preset", "env")}
         text = self.config.env + json.dumps(canonical(content), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -128,7 +128,7 @@ class Sweep:
         """Return the sweep of a file, or one that comes with the package.
 
         Raises:
-            UsageError: There is none, or it is not sound.
+            UsageError: There is none, or its content is wrong.
         """
         shipped = shipped_sweeps()
         if name in shipped:
@@ -148,7 +148,7 @@ class Sweep:
         """Return every run, seed by seed: a sweep that is stopped half-way has all arms on some seeds.
 
         Raises:
-            UsageError: A run's settings are not sound, or two arms are the same.
+            UsageError: A run's settings are wrong, or two arms are the same.
         """
         found: dict[str, PlannedRun] = {}
         for run in self._grid():
@@ -201,7 +201,7 @@ class Sweep:
 
 
 def resume_command(manifest: Path, words: Sequence[str] = ()) -> str:
-    """Return what to type to go on with the sweep that left a manifest, with further options."""
+    """Return the command that continues the sweep of a manifest, with further options."""
     return shlex.join(["kova", "sweep", str(manifest), "--out", str(manifest.parent), *words])
 
 

@@ -1,4 +1,4 @@
-"""Bringing every run of a sweep to its end, whatever happens to the processes in between."""
+"""Brings every run of a sweep to its end, even if processes die in between."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Job:
         return newer
 
     def hold_back(self) -> None:
-        """Let the process that is training it go on for a while."""
+        """Wait a while for the other process that is training it."""
         first, longest = BUSY_PAUSE
         self._pause = min(max(first, 2 * self._pause), longest)
         self._not_before = time.monotonic() + self._pause
@@ -141,8 +141,8 @@ class Scheduler:
             self._count_failure(job, one_line(error))
 
     def _take(self, job: Job, outcome: ExitStatus) -> None:
-        """Note how an execution ended."""
-        # Its word, or what it left behind: on a network's disk the one may come before the other.
+        """Update a job with the way its execution ended."""
+        # By its exit code or its status file: on a network's disk one may arrive before the other.
         if outcome.code == worker.FINISHED or RunDirectory(job.path).is_finished():
             job.state, job.message = "finished", ""
         elif outcome.code == worker.BUSY:

@@ -1,7 +1,7 @@
 """One run of a sweep in a process of its own: ``python -m kova.experiments.sweeps.worker RUN COMMAND``.
 
-It trains what the directory's ``config.yaml`` says, from its last checkpoint, and ends with the driver: when the pipe
-it was given as standard input closes, nobody is there to take note of it.
+It trains what the directory's ``config.yaml`` says, from its last checkpoint. It ends when the driver ends, which it
+notices because its standard input is a pipe that then closes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def execute(path: Path, command: str) -> int:
         command: What the user typed to start the sweep.
 
     Returns:
-        FINISHED; FAILED, when it may go better another time; REFUSED, when its settings cannot work; BUSY, when another
-        process is at it.
+        FINISHED; FAILED, when another attempt may succeed; REFUSED, when its settings cannot work; BUSY, when another
+        process is training it.
     """
     torch.set_num_threads(1)
     directory = RunDirectory(path)
@@ -50,9 +50,9 @@ def _train(directory: RunDirectory, command: str) -> int:
     except UsageError as error:
         directory.write_status("failed", error=one_line(error))
         sys.stderr.write(f"{one_line(error)}\n")
-        # A full disk, or too little memory, passes; and what has been trained before can be trained.
-        passing = isinstance(error.__cause__, OSError | MemoryError) or directory.latest_checkpoint() is not None
-        return FAILED if passing else REFUSED
+        # A full disk or too little memory may be temporary, and a run with a checkpoint has worked before.
+        temporary = isinstance(error.__cause__, OSError | MemoryError) or directory.latest_checkpoint() is not None
+        return FAILED if temporary else REFUSED
     except Exception as error:
         sys.stderr.write(f"{type(error).__name__}: {one_line(error)}\n")
         return FAILED

@@ -14,7 +14,7 @@ class ExitStatus:
     Attributes:
         run: Its directory.
         code: An exit code of :mod:`kova.experiments.sweeps.worker`, or another if the process was killed.
-        message: What to tell the user if it was not finished.
+        message: For the user, if it was not finished.
     """
 
     run: Path

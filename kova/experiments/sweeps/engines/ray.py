@@ -1,8 +1,8 @@
 """Runs as tasks of a Ray cluster, one CPU each.
 
 Where the nodes share a disk with this machine, a task works in the run's directory as a local process does, and a run
-whose node is lost goes on elsewhere from its last checkpoint. Where they do not, a task is sent what there is of the
-run and sends its files back when it ends; a run whose node is lost goes on from what this machine has of it.
+whose node is lost continues elsewhere from its last checkpoint. Where they do not, a task is sent the run's files and
+sends them back when it ends; a run whose node is lost continues from the files that this machine has.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class RayEngine:
 
 
 def _check_address(address: str | None) -> None:
-    """Knock: Ray itself tries for minutes before it says that nobody is there."""
+    """Try to connect: Ray itself tries for minutes before it reports a failure."""
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdigit() or "://" in str(address):
         return
@@ -152,7 +152,7 @@ def _check_address(address: str | None) -> None:
 
 def _unpack(packed: bytes, run: Path) -> None:
     """Put the files of a run in place, its status last: until then it does not count as finished."""
-    # It was sent out with the checkpoints that are here, so what came back is not behind them.
+    # The task began with the checkpoints that are here, so the files it returns are not older.
     draft = run.with_name(f".{run.name}.fetched")
     shutil.rmtree(draft, ignore_errors=True)
     _extract(packed, draft)
