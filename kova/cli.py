@@ -118,7 +118,7 @@ app.add_typer(bench, name="bench")
 
 #: Where the results of this repository are kept.
 RESULTS = Path("benchmarks/results")
-#: Of a run or an episode: what Gymnasium and numpy take.
+#: The largest that numpy and Gymnasium take.
 MAX_SEED = 2**32 - 1
 SEED = typer.Option(min=0, max=MAX_SEED, help="Of everything random.")
 #: A larger number of repetitions is taken for a typing error.

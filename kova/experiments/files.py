@@ -48,7 +48,7 @@ def sync(path: Path) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Say whether a folder is there; a name that no folder can have is none."""
+    """Return whether a folder exists; it does not if no folder can have that name."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def check_folder(path: Path, option: str, *files: str) -> None:
         UsageError: It is not a folder, cannot be made, or one of the files cannot be written.
     """
     with _refusing(path, option):
-        # Room for the names of drafts, and for files in folders of their own below.
+        # Longer names, as those of drafts and of files below, must fit as well.
         _try(path, f".{path.name}.{2**22}", "x" * 200)
     for name in files:
         check_file(path / name, option)
@@ -112,7 +112,7 @@ def _try(folder: Path, *names: str) -> None:
     with tempfile.TemporaryFile(dir=there):
         pass
     for name in names:
-        # Says when a name, or all of the path, is too long.
+        # Raises if a name, or the whole path, is too long.
         with contextlib.suppress(FileNotFoundError):
             (there / name).lstat()
         with contextlib.suppress(FileNotFoundError):

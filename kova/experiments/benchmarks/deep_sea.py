@@ -1,4 +1,4 @@
-"""``kova bench deep-sea``: DeepSea of growing depth: exploration by the filter's posterior beside ε-greedy.
+"""``kova bench deep-sea``: DeepSea of growing depth, exploration by the filter's posterior beside ε-greedy.
 
 Solved is a run that finds the treasure in at least 50 of its last 100 training episodes. After a depth that no seed
 solved, an arm is not sent deeper. All arms make as many steps on minibatches of the same size as they made steps in the
@@ -35,7 +35,7 @@ WINDOW = 100
 ENOUGH = 50
 BATCH = 64
 
-#: Learning between episodes is the Thompson sampler's need; ε-greedy loses nothing by it.
+#: The Thompson sampler must learn between episodes; for ε-greedy it makes no difference.
 COMMON: Mapping[str, Any] = {
     "batch_size": BATCH,
     "buffer_size": 100_000,

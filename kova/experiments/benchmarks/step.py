@@ -1,4 +1,4 @@
-"""How long a step takes and how much memory, for every structure, beside Adam, literal Algorithm 1 and the floor.
+"""``kova bench step``: time and memory of a step for every structure, beside Adam, literal Algorithm 1 and the floor.
 
 The floor is 3d²N flops (one product with P and half of a symmetric rank-N update) at the sgemm rate measured in the
 same run. Arms take turns within every repeat, so that a slow minute of the machine slows them all.
@@ -35,7 +35,7 @@ LARGE: tuple[tuple[int, ...], int, tuple[str, ...]] = (
     100,
     ("diagonal", "last_layer", "memoryless", "Adam"),
 )
-#: Steps timed as one: a multiple of the four deferred batches of 64, so that each holds its share of the flushes.
+#: Steps timed as one: a multiple of the four deferred batches of 64, so that each includes its share of the flushes.
 STEPS = 4
 #: Sizes along which the cost of a structure should grow as its model says, and what that model counts.
 GROWTH: dict[str, tuple[Sequence[tuple[int, ...]], str]] = {
@@ -164,7 +164,7 @@ def peak_memory(arm: str, shape: tuple[int, ...], size: int) -> int:
 
 def report_peak(arm: str, shape: tuple[int, ...], size: int) -> None:
     """Print the bytes; meant for a process of its own."""
-    # Imports, thread pools and autograd are not the arm's.
+    # Memory for imports, thread pools and autograd must not count for the arm.
     warm = step_arms.make("Adam", shape, size)
     for _ in range(3):
         warm()

@@ -100,7 +100,7 @@ def network_critic(problem: Problem, seed: int) -> nn.Module:
 
 
 def _kova(problem: Problem, variance: float, critic: nn.Module, trace_decay: float, prior: float) -> Learner:
-    # Labels that bootstrap move with the critic, and a network's linearisation with its weights: both age.
+    # Old data must be forgotten where labels change with the critic, or the linearisation with the weights.
     fixed = trace_decay == 1.0 and isinstance(critic, nn.Linear)
     evolution = kova.Static() if fixed else kova.FadingMemory(0.01)
     return KovaLearner(critic, problem.gamma, trace_decay, kova.ConstantNoise(variance), evolution, prior)

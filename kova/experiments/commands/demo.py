@@ -56,7 +56,7 @@ def run(out: Path, env: str, steps: int, seeds: int, console: Console, command: 
 
 
 def train(config: RunConfig, directory: RunDirectory, command: str, label: str, console: Console) -> None:
-    """Run one arm to its end, from where it is."""
+    """Start or resume one run and train it to its end."""
     if not directory.path.exists():
         directory.path.parent.mkdir(parents=True, exist_ok=True)
         directory.create(config)
@@ -84,7 +84,7 @@ def _area(path: Path) -> float:
 
 
 def _explained(path: Path) -> float:
-    """Mean over the second half of the run: the first rollouts say little."""
+    """Mean over the second half of the run: the first rollouts are not representative."""
     rows = [row for row in read_rows(path / "progress.csv") if "train/explained_variance" in row]
     half = [row for row in rows if float(row[STEP]) > 0.5 * float(rows[-1][STEP])]
     return float(np.mean([float(row["train/explained_variance"]) for row in half]))

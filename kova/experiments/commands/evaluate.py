@@ -36,7 +36,7 @@ def run(
         raise UsageError(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
     if video_file is not None:
         video.check(video_file)
-        # Without a screen MuJoCo must draw off it.
+        # MuJoCo and pygame must render without a screen.
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     model, env = load(config.changed(n_envs=1), checkpoint, None if video_file is None else "rgb_array")

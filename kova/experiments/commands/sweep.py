@@ -139,7 +139,7 @@ def _shown(items: Sequence[T], word: str, console: Console) -> Iterable[T]:
 
 
 def _write_manifest(sweep: Sweep, out: Path) -> Path:
-    """Keep what the sweep was, beside what earlier sweeps in the same place were."""
+    """Write the definition of the sweep, beside those of earlier sweeps in the same directory, and return its path."""
     text = sweep.to_yaml()
     for number in itertools.count(1):
         path = out / (f"{MANIFEST}.yaml" if number == 1 else f"{MANIFEST}-{number}.yaml")
@@ -153,7 +153,7 @@ def _write_manifest(sweep: Sweep, out: Path) -> Path:
 
 def _total(waiting: Sequence[RunCost], count: int, jobs: int) -> str:
     work, longest = sum(cost.seconds for cost in waiting), max((cost.seconds for cost in waiting), default=0.0)
-    # More processes than cores take turns, and memory all the same.
+    # More processes than cores share the cores, but each needs its memory.
     seconds = max(work / min(jobs, os.cpu_count() or 1), longest)
     memory = sum(sorted((cost.bytes for cost in waiting), reverse=True)[:jobs])
     return (
@@ -191,7 +191,7 @@ class _Display:
         self._live.stop()
 
     def update(self, jobs: Sequence[Job]) -> None:
-        """Show how the runs are doing."""
+        """Show the state of the runs."""
         for job in jobs:
             news = f"{job.state}: {job.message}" if job.message else job.state
             silent = job.state in ("waiting", "running") and not job.message

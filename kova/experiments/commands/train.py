@@ -120,7 +120,7 @@ def _resumed(request: TrainRequest) -> tuple[RunConfig, RunDirectory]:
     config = directory.config()
     for name in ("algo", "env", "preset", "steps", "seed"):
         value = getattr(request, name)
-        # More frames would be another run: the schedules go by them.
+        # More frames would be another run: the schedules depend on their number.
         if value is not None and value != getattr(config, name):
             raise UsageError(
                 f"{directory.path} was started with {name} = {getattr(config, name)}, not {value}; leave it out"

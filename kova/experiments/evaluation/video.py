@@ -61,7 +61,7 @@ class Strip:
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
         self._width = episode.frames[0].shape[1]
-        # Pictures are from 200 to 1000 wide; the text keeps its share of them.
+        # Pictures are from 200 to 1000 pixels wide; the text scales with them.
         self._size = int(np.clip(self._width / 32, 11, 28))
         self._font = ImageFont.truetype(FONT, self._size)
         self._margin, self._top = self._size // 2, 2 * self._size
@@ -104,6 +104,6 @@ class Strip:
 
 
 def _even(frame: Frame) -> Frame:
-    """Pad to even sides: the encoder wants them."""
+    """Pad to even width and height, which the encoder needs."""
     height, width = frame.shape[:2]
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

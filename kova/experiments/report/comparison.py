@@ -102,7 +102,7 @@ class Comparison:
         ]
 
     def _reference(self, runs: Sequence[RunResult], task: str) -> str:
-        # Of the algorithm, not of the task: where the runs of its arm failed, another arm must not stand in for it.
+        # Chosen for the algorithm, not for the task: where its runs failed, no other arm must take its place.
         algo = next(run.config.algo for run in runs if run.task == task)
         own = [run for run in runs if run.config.algo == algo]
         plain = {run.arm for run in own if run.config.critic["optimizer"] != "kova"} or {run.arm for run in own}
@@ -115,7 +115,7 @@ class Comparison:
 
     @property
     def compared(self) -> list[Task]:
-        """The tasks on which there is more than one arm: beside itself an arm is neither good nor bad."""
+        """The tasks on which there is more than one arm: an arm on its own cannot be compared."""
         return [task for task in self.tasks if len(task.arms) > 1]
 
     def normalised(self) -> dict[str, dict[str, Array]]:

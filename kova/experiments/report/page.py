@@ -1,4 +1,4 @@
-"""The page: what it says, in which order."""
+"""The content of the page: its sections and their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.noise_grid import noise_grids
 from kova.experiments.report.results import CollectedRuns
 from kova.experiments.report.statistics import Interval
-from kova.experiments.runs.provenance import provenance, what_counts
+from kova.experiments.runs.provenance import provenance, environment_of
 from kova.experiments.sweeps.grid import Sweep, resume_command
 
 TITLES = {
@@ -174,7 +174,7 @@ def _reference(comparison: Comparison) -> tuple[str, str]:
 
 
 def _means_and_stds(found: Sequence[tuple[float, float] | None]) -> list[str]:
-    """Return the cells of a task, all with the decimals that its largest number wants."""
+    """Return the cells of a task, all with the number of decimals that fits its largest number."""
     decimals = 0 if any(abs(mean) >= 100 for mean, _ in filter(None, found)) else 2
 
     def cell(mean: float, std: float) -> str:
@@ -217,8 +217,8 @@ def _state(results: CollectedRuns) -> Section:
 
 
 def _machines(results: CollectedRuns) -> list[dict[str, Any]]:
-    """Return every set of versions and machine that runs were trained with."""
-    kinds = [what_counts(maker) for run in results.runs for maker in run.made_by]
+    """Return every distinct set of versions and machine with which runs were trained."""
+    kinds = [environment_of(maker) for run in results.runs for maker in run.made_by]
     return [kind for place, kind in enumerate(kinds) if kind not in kinds[:place]]
 
 

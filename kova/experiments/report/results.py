@@ -1,4 +1,4 @@
-"""What the runs below a directory left behind, damaged ones set apart."""
+"""Reads the runs below a directory; damaged ones are listed separately."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def collect(folder: Path) -> CollectedRuns:
             copy = other if found[key] is run else run
             damaged.append(Damaged(copy.path, f"the same run as {found[key].path}, and counted once"))
     runs = _distinguished(_in_order(list(found.values()), list(planned.values())))
-    # A damaged directory is the only trace of its run, and its name is the run's.
+    # A damaged directory has no key, but its name is that of a planned run.
     there = {path.name for path in paths}
     waiting = [run for key, run in planned.items() if key not in found and run.name not in there]
     return CollectedRuns(runs, damaged, sweeps, waiting)
@@ -200,7 +200,7 @@ def settings(config: RunConfig) -> dict[str, Any]:
 
 
 def differences(own: Mapping[str, Any], kinds: Collection[Mapping[str, Any]]) -> str:
-    """Return those of one's own settings that are not the same in all ``kinds``, as text."""
+    """Return, as text, the settings of ``own`` that are not the same in all ``kinds``."""
     differing = [key for key in own if len({repr(kind.get(key)) for kind in kinds}) > 1]
     return ", ".join(f"{key}={own[key]}" for key in differing)
 
@@ -216,7 +216,7 @@ def _manifests(folder: Path) -> list[Path]:
 
 
 def _planned(sweep: Sweep) -> list[PlannedRun]:
-    """Return the runs of a sweep; one that this version cannot expand names no arms and hides no runs."""
+    """Return the runs of a sweep, none if this version cannot expand it: its runs are then reported by themselves."""
     try:
         return sweep.runs()
     except UsageError:

@@ -31,12 +31,12 @@ ALGORITHMS: Mapping[str, type[kova.sb3.critic.CriticMixin]] = {
     "trpo": kova.sb3.TRPO,
 }
 
-#: Parameters of upstream's constructors that a run decides otherwise.
+#: Parameters of upstream's constructors that cannot be set: a run decides them itself.
 NOT_SETTABLE = {
     *("self", "policy", "env", "seed", "verbose", "tensorboard_log", "policy_kwargs", "_init_setup_model"),
     *("replay_buffer_class", "replay_buffer_kwargs", "rollout_buffer_class", "rollout_buffer_kwargs"),
     *("observation_space", "action_space", "lr_schedule", "critic", "observation_fn"),
-    # Classes cannot be written as text, and this replay buffer cannot be thrifty and know time limits at once.
+    # Classes cannot be written as text, and a replay buffer that saves memory cannot handle time limits.
     *("features_extractor_class", "optimizer_class", "optimize_memory_usage"),
 }
 
@@ -294,7 +294,7 @@ def _parsed(text: str, key: str) -> Any:
 
 
 def as_number(value: Any) -> Any:
-    """Return the number that a text of YAML stands for: its floats need a dot, 3e-4 and 1e6 would stay texts."""
+    """Return the number that a text of YAML stands for: in YAML 3e-4 and 1e6 are texts, because floats need a dot."""
     if not isinstance(value, str):
         return value
     try:

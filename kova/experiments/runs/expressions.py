@@ -48,7 +48,7 @@ NAMES: Mapping[str, Any] = {
 
 
 def resolve(value: Any) -> Any:
-    """Return the object that a value of a configuration stands for; a value that is not an expression is returned unchanged.
+    """Return the object that a value of a configuration stands for; other values are returned unchanged.
 
     Raises:
         ValueError: A call of an unknown name, or with arguments it does not take.
@@ -103,7 +103,7 @@ def _literal(node: ast.expr, text: str) -> Any:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean …?", or the list of what there is."""
+    """Return "; did you mean …?", or the list of all names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"

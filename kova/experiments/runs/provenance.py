@@ -14,7 +14,7 @@ import torch
 
 from kova.experiments.files import write_whole
 
-#: Whose versions can change a result.
+#: Packages whose versions can change a result.
 PACKAGES = ("kova-rl", "torch", "numpy", "stable-baselines3", "sb3-contrib", "gymnasium", "mujoco")
 
 
@@ -47,7 +47,7 @@ def add_maker(path: Path, facts: dict[str, Any]) -> None:
     except ValueError:
         # A damaged file must not keep a run from continuing.
         makers = []
-    if not makers or what_counts(makers[-1]) != what_counts(facts):
+    if not makers or environment_of(makers[-1]) != environment_of(facts):
         write_whole(path, json.dumps([*makers, facts], indent=2))
 
 
@@ -66,6 +66,6 @@ def read_makers(path: Path) -> list[dict[str, Any]]:
     return makers
 
 
-def what_counts(maker: dict[str, Any]) -> dict[str, Any]:
-    """Return versions and machine; command and date are each run's own."""
+def environment_of(maker: dict[str, Any]) -> dict[str, Any]:
+    """Return versions and machine, without command and date, which differ between runs."""
     return {name: value for name, value in maker.items() if name not in ("command", "date")}

@@ -1,4 +1,4 @@
-"""Which values a setting takes. Upstream does not look: it would train with a discount of 7."""
+"""Which values a setting takes. Upstream does not check: it would train with a discount of 7."""
 
 from __future__ import annotations
 

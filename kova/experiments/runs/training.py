@@ -1,4 +1,4 @@
-"""Training, in parts: each ends with a checkpoint, and begins as it would after a kill.
+"""Training, in parts: each ends with a checkpoint, and begins in the same way whether or not the run was stopped.
 
 Every part seeds all random numbers from (seed, frame) and resets the environment. That is what makes a resumed run
 end with the same parameters as one that was never stopped, for any environment.
@@ -49,7 +49,7 @@ class Interrupted(Exception):
 
 
 class _PartDone(Exception):
-    """The frames of this part are trained on."""
+    """The part is complete."""
 
 
 def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
@@ -65,7 +65,7 @@ def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
     if isinstance(settings.get("train_freq"), list):
         settings["train_freq"] = tuple(settings["train_freq"])
     if issubclass(ALGORITHMS[config.algo], OffPolicyAlgorithm):
-        # More room than there are frames would only make checkpoints larger.
+        # A buffer for more frames than the run has would only make checkpoints larger.
         settings["buffer_size"] = min(settings.get("buffer_size", 1_000_000), config.steps)
     if "action_noise" in settings:
         settings["action_noise"] = _action_noise(settings["action_noise"], env)
@@ -110,7 +110,7 @@ def _check_device(config: RunConfig) -> None:
 
 
 def _check_actions(config: RunConfig, env: VecEnv) -> None:
-    """Name the algorithms that do, where the actions are of a kind that this one does not take."""
+    """Refuse actions of a kind that the algorithm does not take, and name the algorithms that do."""
     discrete = isinstance(env.action_space, spaces.Discrete)
     if config.algo == "dqn" and not discrete:
         raise UsageError(
@@ -170,7 +170,7 @@ class Training:
 
     def _run(self) -> BaseAlgorithm:
         done = self.model.num_timesteps
-        # Before anything is written: they say when an earlier part's log is damaged.
+        # Before anything is written: they raise if the log of an earlier part is damaged.
         monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)
         logger, progress = make_logger(self.directory.path, done)
         self.model.set_logger(logger)
@@ -209,7 +209,7 @@ class Training:
             model.learn(
                 self.config.steps - done, CallbackList([*callbacks, stop]), log_interval=1, reset_num_timesteps=False
             )
-        # The measurements of the last update wait for a dump that would come with the next rollout.
+        # Upstream would write the values of the last update with the next rollout only.
         model.logger.record(STEP, model.num_timesteps, exclude="tensorboard")
         model.logger.dump(model.num_timesteps)
 
@@ -283,7 +283,7 @@ def load(
         _check_device(config)
     saved = checkpoint / NORMALIZATION
     if not saved.exists() and (config.normalize_observations or config.normalize_rewards):
-        raise UsageError(f"the checkpoint {checkpoint} has no {NORMALIZATION}; {_way_out(checkpoint)}")
+        raise UsageError(f"the checkpoint {checkpoint} has no {NORMALIZATION}; {_advice(checkpoint)}")
     try:
         env = environments.normalized(environments.make(config, render_mode), config, saved if saved.exists() else None)
         upstream = config.critic["optimizer"] == "upstream"
@@ -295,12 +295,12 @@ def load(
         raise
     except Exception as error:
         raise UsageError(
-            f"the checkpoint {checkpoint} cannot be read: {one_line(error)}; {_way_out(checkpoint)}"
+            f"the checkpoint {checkpoint} cannot be read: {one_line(error)}; {_advice(checkpoint)}"
         ) from error
     return model, env
 
 
-def _way_out(checkpoint: Path) -> str:
+def _advice(checkpoint: Path) -> str:
     older = sorted(path.name for path in checkpoint.parent.glob("[0-9]*") if path.name < checkpoint.name)
     if older:
         return f"delete that folder to continue from {older[-1]}"
@@ -308,7 +308,7 @@ def _way_out(checkpoint: Path) -> str:
 
 
 def _end_trajectory(model: OffPolicyAlgorithm) -> None:
-    """Mark where the environment is about to be reset, so that no n-step return runs across."""
+    """Mark where the environment is about to be reset, so that no n-step return crosses it."""
     buffer = model.replay_buffer
     if isinstance(buffer, ReplayBuffer) and (buffer.pos or buffer.full):
         last = (buffer.pos - 1) % buffer.buffer_size

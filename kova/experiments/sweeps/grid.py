@@ -28,7 +28,7 @@ from kova.experiments.runs.yaml_file import read_fields
 MANIFEST = "sweep"
 #: A larger number of seeds is taken for a typing error.
 MAX_SEEDS = 10_000
-#: What an arm may say.
+#: The keys of an arm.
 ARM_KEYS = ("critic", "set", "environments")
 
 
@@ -46,7 +46,7 @@ class PlannedRun:
 
     @property
     def key(self) -> str:
-        """Twelve hexadecimal digits that stand for the configuration; where it came from does not count."""
+        """Twelve hexadecimal digits that identify the configuration; the preset it came from does not count."""
         # Not part of the settings: an id with brackets in it is not an expression.
         content = {name: value for name, value in asdict(self.config).items() if name not in ("preset", "env")}
         text = self.config.env + json.dumps(canonical(content), sort_keys=True)
@@ -182,7 +182,7 @@ class Sweep:
         common = dict(self.set)
         for key in common:
             check_key(key, algo)
-        # An arm without the filter has none of its settings; those for all arms are for those that do.
+        # Settings of the filter that are given for all arms apply only to those that have one.
         if config.critic["optimizer"] != "kova":
             common = {key: value for key, value in common.items() if not key.startswith("critic.")}
         settings = {key: as_number(value) for key, value in {**common, **own}.items()}

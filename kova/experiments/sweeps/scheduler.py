@@ -18,7 +18,7 @@ from kova.experiments.sweeps.grid import PlannedRun
 
 State = Literal["waiting", "running", "finished", "failed"]
 
-#: Seconds until a run that another process is training is looked at again: doubled every time, up to the second.
+#: Seconds before a run that another process is training is tried again: the first pause, doubled up to the longest.
 BUSY_PAUSE = (2.0, 60.0)
 
 
@@ -47,11 +47,11 @@ class Job:
 
     @property
     def ready(self) -> bool:
-        """Whether it is waiting for nothing but its turn."""
+        """Whether it can start now."""
         return self.state == "waiting" and time.monotonic() >= self._not_before
 
     def frames(self) -> int:
-        """Return how many frames it has trained on, as far as its log says."""
+        """Return how many frames it has trained on, according to its log."""
         if self.state == "finished":
             return self.run.config.steps
         try:
@@ -61,7 +61,7 @@ class Job:
             return 0
 
     def progressed(self) -> bool:
-        """Say whether there is a newer checkpoint than there ever was."""
+        """Return whether there is a newer checkpoint than at the last call."""
         latest = RunDirectory(self.path).latest_checkpoint()
         reached = "" if latest is None else latest.name
         newer = reached > self._reached

@@ -1,4 +1,4 @@
-"""Runs as processes of this machine, one thread each: no dependency, and a run that dies takes nothing with it."""
+"""Runs as processes of this machine, one thread each: no dependency, and a run that dies does not affect the others."""
 
 from __future__ import annotations
 

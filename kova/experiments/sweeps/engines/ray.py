@@ -39,7 +39,7 @@ def _in_place(run: str, command: str) -> tuple[int, str]:
 
 @ray.remote(num_cpus=1, max_retries=0)
 def _elsewhere(name: str, packed: bytes, command: str) -> tuple[int, str, bytes]:
-    """Execute a run on the disk of the node, from what the driver has of it, and return its files."""
+    """Execute a run on the disk of the node, from the files that the driver sent, and return its files."""
     with tempfile.TemporaryDirectory(prefix="kova-") as folder:
         path = Path(folder) / name
         _extract(packed, path)
@@ -48,7 +48,7 @@ def _elsewhere(name: str, packed: bytes, command: str) -> tuple[int, str, bytes]
 
 
 def _execute(run: Path, command: str) -> tuple[int, str]:
-    """Execute in a process of its own: Ray's workers outlive their tasks, and their threads are not ours to set."""
+    """Execute in a process of its own: Ray reuses its workers, and this one sets the number of threads."""
     process = spawn(run, command)
     process.wait()
     process.communicate()
@@ -65,7 +65,7 @@ def _packed(run: Path) -> bytes:
 
 def _extract(packed: bytes, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        # Python before 3.11.4 has no filters, and what comes is our own.
+        # Python before 3.11.4 has no filters; the archive was made by this module.
         archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
         archive.extractall(folder)
 
@@ -156,7 +156,7 @@ def _unpack(packed: bytes, run: Path) -> None:
     draft = run.with_name(f".{run.name}.fetched")
     shutil.rmtree(draft, ignore_errors=True)
     _extract(packed, draft)
-    # Logs before the checkpoints they lead up to: a run resumed from a checkpoint does not log its past again.
+    # Logs before checkpoints: a run resumed from a checkpoint does not log earlier frames again.
     for item in sorted(draft.iterdir(), key=lambda item: (item.name == "status.json", item.name == "checkpoints")):
         _put(item, run / item.name)
     RunDirectory(run).prune()
@@ -164,7 +164,7 @@ def _unpack(packed: bytes, run: Path) -> None:
 
 
 def _put(item: Path, target: Path) -> None:
-    """Move a file or folder to a place; folders are merged, so that at no moment there is less than before."""
+    """Move a file or folder to a place; folders are merged, so that nothing is missing if this is interrupted."""
     if not (item.is_dir() and target.is_dir()):
         item.replace(target)
         return
