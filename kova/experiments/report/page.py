@@ -19,7 +19,7 @@ from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.noise_grid import noise_grids
 from kova.experiments.report.results import CollectedRuns
 from kova.experiments.report.statistics import Interval
-from kova.experiments.runs.provenance import provenance, environment_of
+from kova.experiments.runs.provenance import environment_of, provenance
 from kova.experiments.sweeps.grid import Sweep, resume_command
 
 TITLES = {

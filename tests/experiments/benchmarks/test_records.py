@@ -11,7 +11,7 @@ from rich.console import Console
 from kova.experiments.benchmarks.record import Record, read_results
 from kova.experiments.errors import UsageError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KEPT = [*(ROOT / "benchmarks" / "results").glob("*.json"), *(ROOT / "docs").glob("*/*.json")]
 #: Numbers taken from runs by hand.
 NOT_A_BENCHMARK = "halfcheetah_full.json"
