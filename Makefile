@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)  ## Train PPO with a Kalman critic beside PPO with Adam; runs and picture in ./demo
-	$(BIN)/python -m kova.experiments.commands.demo --out demo
+	$(BIN)/kova demo
 
 test: $(STAMP)  ## Lint, types and the fast tests
 	$(BIN)/ruff check .

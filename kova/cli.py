@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ except ModuleNotFoundError as error:
     sys.stderr.write(f'{error.name} is missing; the kova command needs: pip install "kova-rl[experiments]"\n')
     raise SystemExit(2) from None
 
+from kova.experiments.errors import UsageError, brief, one_line
+
 #: What typer raises when the words of a command do not fit; which module it lives in depends on typer's version.
 WrongWords: type[Any] = typer.BadParameter.__mro__[1].__mro__[1]
 
@@ -26,40 +29,56 @@ class OneLineErrors(TyperGroup):
         self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
     ) -> Any:
         """Run the command that ``args``, or else the process's arguments, name."""
+        words = list(sys.argv[1:] if args is None else args)
+        # Commands find in ``obj`` what was typed.
+        extra = {"obj": words, **extra}
         if not standalone_mode:
-            return super().main(args, standalone_mode=False, **extra)
+            return super().main(words, standalone_mode=False, **extra)
         try:
-            code = super().main(args, standalone_mode=False, **extra)
+            _check_words(words)
+            code = super().main(words, standalone_mode=False, **extra)
         except WrongWords as error:
-            _explain(error)
+            _fail(brief(_explained(error), words), 2)
+        except UsageError as error:
+            _fail(brief(one_line(error), words), 2)
         except ModuleNotFoundError as error:
             _fail(f'{error.name} is missing; this command needs: pip install "kova-rl[experiments]"', 2)
         except (KeyboardInterrupt, typer.Abort):
             code = 130
         except Exception as error:
-            # Imported here: --help must not wait for Stable-Baselines3.
-            from kova.experiments.errors import UsageError, one_line
-
-            if isinstance(error, UsageError):
-                _fail(one_line(error), 2)
-            _fail(f"failed: {type(error).__name__}: {one_line(error)}", 1)
+            _fail(brief(f"failed: {type(error).__name__}: {one_line(error)}", words), 1)
         raise SystemExit(code if isinstance(code, int) else 0)
 
 
-def _explain(error: Any) -> NoReturn:
-    """Say what was wrong with the words of a command and where they are explained; nothing at all asks for help."""
+def _check_words(words: Sequence[str]) -> None:
+    """Refuse what no argument of any command can be: an empty variable of a shell, or bytes that are not text."""
+    for place, word in enumerate(words):
+        if not word.strip():
+            before = f" after {words[place - 1]}" if place else ""
+            raise UsageError(f"an argument is empty{before}; give it a value, or leave it out")
+        if not word.isprintable():
+            raise UsageError(f"the argument {word!r} has characters that cannot be printed; leave them out")
+
+
+def _explained(error: Any) -> str:
+    """Return what was wrong with the words of a command and where they are explained; no words ask for help."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         raise SystemExit(error.exit_code)
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "kova"
-    _fail(f"{message[:1].lower()}{message[1:]}; see: {command} --help", 2)
+    return f"{message[:1].lower()}{message[1:]}; see: {command} --help"
 
 
 def _fail(message: str, code: int) -> NoReturn:
     sys.stderr.write(f"kova: {message}\n")
     raise SystemExit(code)
+
+
+def _typed(context: typer.Context) -> str:
+    """Return the command as the user typed it, for the files that it makes."""
+    return shlex.join(["kova", *context.obj])
 
 
 def _console() -> Console:
@@ -90,8 +109,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-bench = typer.Typer(help="Measure this machine.", epilog=_examples("kova bench step"), no_args_is_help=True)
+bench = typer.Typer(
+    help="Measure this machine, and compare the filter with other methods; a stopped command keeps its results.",
+    epilog=_examples("kova bench step", "kova bench values --seeds 3"),
+    no_args_is_help=True,
+)
 app.add_typer(bench, name="bench")
+
+#: Where the results of this repository are kept.
+RESULTS = Path("benchmarks/results")
+#: The largest that numpy and Gymnasium take.
+MAX_SEED = 2**32 - 1
+SEED = typer.Option(min=0, max=MAX_SEED, help="Of everything random.")
+#: A larger number of repetitions is taken for a typing error.
+MAX_SEEDS = 10_000
 
 Steps = Annotated[int | None, typer.Option(help="Frames to train on, all environments together.")]
 
@@ -111,9 +142,10 @@ def main() -> None:
     )
 )
 def train(
+    context: typer.Context,
     algo: Annotated[str | None, typer.Argument(help="ppo, trpo, a2c, ddpg or dqn.")] = None,
     env: Annotated[str | None, typer.Argument(help="A Gymnasium id, such as HalfCheetah-v4.")] = None,
-    critic: Annotated[str | None, typer.Option(help="kova; adam, the control arm; or upstream as it is.")] = None,
+    critic: Annotated[str | None, typer.Option(help="kova; adam, the control arm; or upstream, unchanged.")] = None,
     preset: Annotated[str | None, typer.Option(help="default, or paper for the published tables.")] = None,
     steps: Steps = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.  [default: 0]")] = None,
@@ -126,12 +158,12 @@ def train(
     """Train an agent with a Kalman critic.
 
     The run's directory gets its settings, logs, learning curve and checkpoints. A run that was stopped, by Ctrl-C or
-    otherwise, goes on from its last checkpoint with --resume.
+    otherwise, continues from its last checkpoint with --resume.
     """
     from kova.experiments.commands import train as train_command
 
     request = train_command.TrainRequest(algo, env, critic, preset, steps, seed, tuple(settings or ()), run_dir)
-    train_command.run(request, resume=resume, console=_console())
+    train_command.run(request, _typed(context), resume=resume, console=_console())
 
 
 @app.command(
@@ -145,7 +177,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="The directory of a run.")],
     episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 10,
     video: Annotated[Path | None, typer.Option(help="An mp4 of the first, the value and its band below.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first episode.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the first episode.")] = 0,
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Sample actions instead of taking the mode.")
     ] = False,
@@ -177,11 +209,14 @@ def evaluate(
     )
 )
 def sweep(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="FILE.yaml|NAME", help="A file, or a sweep that comes with kova.")],
     engine: Annotated[str, typer.Option(help="local, processes of this machine; or ray, a cluster.")] = "local",
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as cores.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go.", show_default="sweeps/NAME")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many, instead of the sweep's own.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=MAX_SEEDS, help="How many, instead of the sweep's own.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting for every run; repeatable.")
     ] = None,
@@ -196,7 +231,7 @@ def sweep(
 ) -> None:
     """Train every run of a sweep: algorithms × environments × critics × seeds.
 
-    The same configuration is never run twice: call it again, and it goes on with what is missing.
+    The same configuration is never run twice: call it again, and it continues with what is missing.
     """
     from kova.experiments.commands import sweep as sweep_command
     from kova.experiments.runs.config import parsed
@@ -217,6 +252,7 @@ def sweep(
         lambda: engines.make(engine, jobs=jobs, address=address, fetch=fetch),
         attempts,
         _console(),
+        _typed(context),
         [*words, *(["--fetch"] if fetch else [])],
     )
 
@@ -228,6 +264,7 @@ def sweep(
     )
 )
 def report(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of a sweep, or any that has runs below it.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("report.html"),
     figures: Annotated[Path | None, typer.Option(help="Directory for Figures 3 and 4 as PNG and SVG.")] = None,
@@ -240,17 +277,35 @@ def report(
     """
     from kova.experiments.commands import report as report_command
 
-    report_command.run(folder, out, figures, data, _console())
+    report_command.run(folder, out, figures, data, _console(), _typed(context))
+
+
+@app.command(epilog=_examples("kova demo", "kova demo --env Acrobot-v1 --steps 40960 --out /tmp/demo"))
+def demo(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where runs and picture go.")] = Path("demo"),
+    env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "CartPole-v1",
+    steps: Annotated[int, typer.Option(min=1, help="Frames of every run.")] = 12_288,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Runs of each critic.")] = 2,
+) -> None:
+    """Train PPO with a Kalman critic beside PPO with Adam.
+
+    A demo that was stopped continues where it was.
+    """
+    from kova.experiments.commands import demo as demo_command
+
+    demo_command.run(out, env, steps, seeds, _console(), _typed(context))
 
 
 @bench.callback()
 def bench_main() -> None:
-    """Measure this machine: medians of several repeats, arms in turns."""
+    """Measure this machine, and compare the filter with other methods."""
 
 
 @bench.command(epilog=_examples("kova bench step --repeats 5 --out /tmp/bench"))
 def step(
-    out: Annotated[Path, typer.Option(help="Where step.json and step.png go.")] = Path("benchmarks/results"),
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where step.json and step.png go.")] = RESULTS,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds in which every arm is timed once.")] = 5,
 ) -> None:
     """Time one step of every covariance structure.
@@ -259,26 +314,28 @@ def step(
     """
     from kova.experiments.benchmarks import step as step_benchmark
 
-    step_benchmark.run(out, repeats, _console())
+    step_benchmark.run(out, repeats, _console(), _typed(context))
 
 
 @bench.command("train", epilog=_examples("kova bench train --steps 20480 --repeats 3"))
 def bench_train(
-    out: Annotated[Path, typer.Option(help="Where train.json goes.")] = Path("benchmarks/results"),
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where train.json goes.")] = RESULTS,
     env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "HalfCheetah-v4",
     steps: Annotated[int, typer.Option(min=1, help="Frames of every run.")] = 20_480,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which every arm runs once.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Rounds in which every arm runs once.")] = 3,
 ) -> None:
     """Time whole PPO runs beside upstream PPO, in turns."""
     from kova.experiments.benchmarks import train as train_benchmark
 
-    train_benchmark.run(out, env, steps, repeats, _console())
+    train_benchmark.run(out, env, steps, repeats, _console(), _typed(context))
 
 
 @bench.command("values", epilog=_examples("kova bench values --seeds 3"))
 def bench_values(
-    out: Annotated[Path, typer.Option(help="Where values.json and the figures go.")] = Path("benchmarks/results"),
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions with other trajectories.")] = 3,
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where values.json and the figures go.")] = RESULTS,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Repetitions with other trajectories.")] = 3,
 ) -> None:
     """Judge values and error bars where the truth is known.
 
@@ -286,4 +343,58 @@ def bench_values(
     """
     from kova.experiments.benchmarks import values as values_benchmark
 
-    values_benchmark.run(out, seeds, _console())
+    values_benchmark.run(out, seeds, _console(), _typed(context))
+
+
+@bench.command(
+    "deep-sea",
+    epilog=_examples(
+        "kova bench deep-sea --depth 5 --depth 10 --seeds 5",
+        "kova bench deep-sea --arm 'Thompson, KOVA' --depth 20 --episodes 2000",
+    ),
+)
+def bench_deep_sea(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where deep_sea.json and deep_sea.png go.")] = RESULTS,
+    depth: Annotated[
+        list[int] | None, typer.Option(min=1, max=100, help="Of the sea; repeat as needed.", show_default="5 and 10")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Runs of every arm at every depth.")] = 5,
+    episodes: Annotated[int, typer.Option(min=1, help="Of a run, at most.")] = 1000,
+    arm: Annotated[list[str] | None, typer.Option(help="Repeat as needed.", show_default="all of them")] = None,
+) -> None:
+    """Explore by the filter's posterior where random exploration fails.
+
+    Beside it: ε-greedy. An arm goes no deeper than the first depth that no seed solves. Runs that the file has are not
+    repeated.
+    """
+    from kova.experiments.benchmarks import deep_sea
+
+    deep_sea.compare(out, depth or (5, 10), seeds, episodes, arm or (), _console(), _typed(context))
+
+
+@bench.command("passes", epilog=_examples("kova bench passes --env HalfCheetah-v4 --steps 200000"))
+def bench_passes(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where critic_passes_ENV.json goes.")] = RESULTS,
+    env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "HalfCheetah-v4",
+    steps: Annotated[int, typer.Option(min=1, help="Frames of the recorded run.")] = 200_000,
+    seed: Annotated[int, SEED] = 0,
+) -> None:
+    """Compare critics and their passes over the same rollouts."""
+    from kova.experiments.benchmarks import critic_passes
+
+    critic_passes.run(out, env, steps, seed, _console(), _typed(context))
+
+
+@bench.command("policy", epilog=_examples("kova bench policy --samples 4096"))
+def bench_policy(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where policy_evaluation.json and .png go.")] = RESULTS,
+    samples: Annotated[int, typer.Option(help="Of the stream of returns.")] = 8192,
+    seed: Annotated[int, SEED] = 0,
+) -> None:
+    """Evaluate a fixed policy from a stream of its returns, with KOVA and with Adam."""
+    from kova.experiments.benchmarks import policy_evaluation
+
+    policy_evaluation.run(out, seed, samples, _console(), _typed(context))

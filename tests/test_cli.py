@@ -28,6 +28,10 @@ COMMANDS = [
     ["bench", "step"],
     ["bench", "train"],
     ["bench", "values"],
+    ["bench", "deep-sea"],
+    ["bench", "passes"],
+    ["bench", "policy"],
+    ["demo"],
 ]
 
 
@@ -88,7 +92,9 @@ def test_ctrl_c_exits_with_130(monkeypatch):
     assert runner.invoke(app, ["bench", "step"]).exit_code == 130
 
 
-def test_bench_step_writes_table_data_and_picture(monkeypatch, tmp_path: Path):
+@pytest.fixture
+def small_steps(monkeypatch):
+    """The step benchmark on critics that take no time."""
     monkeypatch.setattr(step_benchmark, "CRITICS", ((3, 4, 4), (3, 8, 8)))
     monkeypatch.setattr(step_benchmark, "BATCHES", (8, 16))
     monkeypatch.setattr(step_benchmark, "LARGE", ((3, 9, 9), 8, ("memoryless", "Adam")))
@@ -98,15 +104,50 @@ def test_bench_step_writes_table_data_and_picture(monkeypatch, tmp_path: Path):
     )
     monkeypatch.setattr(step_benchmark, "sgemm_rate", lambda: 1e11)
     monkeypatch.setattr(step_benchmark, "peak_memory", lambda arm, shape, size: 10**6)
+
+
+def test_bench_step_writes_table_data_and_picture(small_steps, tmp_path: Path):
     result = runner.invoke(app, ["bench", "step", "--repeats", "2", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    numbers = json.loads((tmp_path / "step.json").read_text())
-    assert len(numbers["timings"]) == 2 * 2 * len(step_arms.ARMS) + 2
-    assert all(0 < t["low"] <= t["median"] <= t["high"] for t in numbers["timings"])
-    assert {fit["arm"] for fit in numbers["growth"]} == {"full", "neuron", "memoryless"}
-    assert numbers["made_by"]["command"] == "kova bench step --repeats 2"
+    record = json.loads((tmp_path / "step.json").read_text())
+    times, growth, memory = (
+        [result for result in record["results"] if result["measure"] == measure]
+        for measure in ("time", "growth", "memory")
+    )
+    assert len(times) == 2 * 2 * len(step_arms.ARMS) + 2
+    assert all(0 < time["low"] <= time["median"] <= time["high"] for time in times)
+    assert {fit["arm"] for fit in growth} == {"full", "neuron", "memoryless"}
+    assert {(found["arm"], found["d"]) for found in memory} == {
+        (arm, step_benchmark.parameters(shape)) for arm in step_arms.ARMS for shape in step_benchmark.CRITICS
+    }
+    assert record["benchmark"] == "step"
+    assert record["settings"]["repeats"] == 2
+    assert record["made_by"]["command"] == f"kova bench step --repeats 2 --out {tmp_path}"
     assert (tmp_path / "step.png").stat().st_size > 10_000
     assert "literal Algorithm 1" in result.output
+
+
+@pytest.mark.parametrize("stop", ["measure", "growth", "peak_memory"])
+def test_bench_step_keeps_and_shows_what_it_has_when_it_is_stopped(stop, small_steps, monkeypatch, tmp_path: Path):
+    whole, calls = getattr(step_benchmark, stop), []
+
+    def stopped_at_the_second(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(*arguments)
+
+    monkeypatch.setattr(step_benchmark, stop, stopped_at_the_second)
+    result = runner.invoke(app, ["bench", "step", "--repeats", "1", "--out", str(tmp_path)])
+    assert result.exit_code == 130
+    results = json.loads((tmp_path / "step.json").read_text())["results"]
+    timed = [found for found in results if found["measure"] == "time"]
+    assert len(timed) == (len(step_arms.ARMS) if stop == "measure" else 4 * len(step_arms.ARMS) + 2)
+    assert sum(found["measure"] == "growth" for found in results) == {"measure": 0, "growth": 1, "peak_memory": 3}[stop]
+    assert sum(found["measure"] == "memory" for found in results) == (stop == "peak_memory")
+    for found in results:
+        assert found["arm"] in result.output
+    assert f"step.json has the {len(results)} results so far" in result.output.replace("\n", "")
 
 
 def test_memory_is_measured_in_a_process_of_its_own():

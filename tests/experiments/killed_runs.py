@@ -1,4 +1,4 @@
-"""Runs of ``kova train`` in processes of their own that die by SIGKILL, and what they leave behind."""
+"""Runs of ``kova train`` in processes of their own that are killed or stopped by Ctrl-C, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import yaml
 from stable_baselines3.common.save_util import load_from_zip_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 # Processes are forked from a server that has imported everything: seconds less for each.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -48,6 +49,8 @@ def command(arguments: list[str], out: Path, die_at: int | None, die_after: bool
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     torch.set_num_threads(1)
+    # A shell that runs the tests in the background makes its children ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if die_at is not None:
         _die(die_at, die_after)
     from kova.cli import app
@@ -100,7 +103,7 @@ def assert_whole(run: Path) -> None:
     content = yaml.safe_load((run / "config.yaml").read_text())
     assert content["env"] == "CartPole-v1"
     if (run / "status.json").exists():
-        assert json.loads((run / "status.json").read_text())["state"] in ("running", "finished")
+        assert json.loads((run / "status.json").read_text())["state"] in ("running", "interrupted", "finished")
     for name in ("progress.csv", "monitor.csv"):
         if (run / name).exists():
             text = (run / name).read_text()
@@ -125,7 +128,14 @@ def assert_same(run: Path, other: Path) -> None:
             _assert_equal(*(pickle.loads((end / name).read_bytes()).__dict__ for end in ends))
     for name in ("progress.csv", "monitor.csv"):
         _assert_equal(_rows(run / name), _rows(other / name))
+    assert _events(run) == _events(other)
     assert {path.name for path in run.glob("**/.*")} <= {".lock"}
+
+
+def _events(run: Path) -> dict[str, list[int]]:
+    """Return the frames that TensorBoard shows for every tag."""
+    shown = EventAccumulator(str(run / "tensorboard")).Reload()
+    return {tag: [event.step for event in shown.Scalars(tag)] for tag in shown.Tags()["scalars"]}
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""What every learner of values offers."""
+"""The interface of every learner of values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kova.experiments.problems.trajectory import Trajectory
 
 @dataclass(frozen=True, eq=False)
 class ValueEstimate:
-    """What a learner says about V at N states.
+    """A learner's estimate of V at N states.
 
     Attributes:
         mean: (N,).

@@ -1,4 +1,4 @@
-"""What methods with coloured noise share: a filter over the weights and the noise that the next reward brings along."""
+"""The common part of methods with coloured noise: a filter over the weights and the noise of the next reward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kova.experiments.problems.trajectory import Trajectory
 
 
 class PredictedReward(NamedTuple):
-    """What is thought of r_t before it comes, all but ω_{t+1}.
+    """The prediction of r_t, without ω_{t+1}.
 
     Attributes:
         mean: Of V(s_t) - γV(s_{t+1}) + ω_t.

@@ -1,1 +1,1 @@
-"""Measurements of the library beside its rivals, in one record format; ``kova bench`` runs them."""
+"""Benchmarks of the library beside other methods, in one record format; ``kova bench`` runs them."""

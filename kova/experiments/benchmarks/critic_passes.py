@@ -1,16 +1,12 @@
-"""How many passes over a rollout does a critic need? Critics side by side on one stream of rollouts.
+"""``kova bench passes``: how many passes over a rollout does a critic need?
 
 Two agents that differ in their critics soon differ in their policies, and their explained variances no longer compare.
 Here PPO with the Adam critic makes the rollouts once, and every arm learns the value from the same ones, with labels of
 its own.
-
-    python -m kova.experiments.benchmarks.critic_passes --env HalfCheetah-v4 --steps 200000
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,16 +15,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from stable_baselines3.common.utils import explained_variance
 from torch import Tensor, nn
 
 import kova
+from kova.experiments.benchmarks.record import Record
+from kova.experiments.errors import UsageError
+from kova.experiments.files import check_folder
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
-from kova.experiments.runs.provenance import provenance
 from kova.experiments.runs.training import build
 from kova.sb3 import PPO, upstream
 from kova.sb3.adam import AdamCritic
@@ -64,11 +62,20 @@ ARMS: Mapping[str, CriticFit] = {
     "full, η = 0.1, 1 × 64": CriticFit(1, 64, {"covariance": "full", "evolution": kova.FadingMemory(0.1)}),
 }
 
+ROW = "{:<24} {:>30} {:>9} {:>13}"
 
-def record(env_name: str, steps: int, seed: int) -> list[Rollout]:
-    """Return the rollouts of a PPO run with the Adam critic."""
+
+def record_rollouts(env_name: str, steps: int, seed: int) -> list[Rollout]:
+    """Return the rollouts of a PPO run with the Adam critic.
+
+    Raises:
+        UsageError: The environment does not exist, or its observations are not vectors.
+    """
     config = RunConfig.from_preset("ppo", env_name).with_critic("adam").changed(steps=steps, seed=seed)
     env = environments.normalized(environments.make(config), config)
+    space = env.observation_space
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise UsageError(f"{env_name} has observations of the kind {space}; choose one whose observations are vectors")
     model = build(config, env)
     assert isinstance(model, PPO)
     found: list[Rollout] = []
@@ -119,7 +126,7 @@ def replay(arm: CriticFit, rollouts: list[Rollout]) -> tuple[list[float], float]
 
 
 def _critic(inputs: int) -> nn.Module:
-    """Return the value network of upstream's MlpPolicy, initialised as it is."""
+    """Return the value network of upstream's MlpPolicy, with upstream's initialisation."""
     layers: list[nn.Module] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -131,34 +138,26 @@ def _critic(inputs: int) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
-def run(out: Path, env_name: str, steps: int, seed: int, console: Console) -> None:
-    """Record, replay every arm, print a table, and write the numbers."""
-    rollouts = record(env_name, steps, seed)
-    results = {}
-    table = Table("critic", "explained variance, 1st half", "2nd half", "ms of learning a rollout")
-    for name, arm in track(ARMS.items(), "replaying", console=console):
-        explained, spent = replay(arm, rollouts)
-        half = len(explained) // 2
-        first, second = float(np.mean(explained[:half])), float(np.mean(explained[half:]))
-        results[name] = {"first_half": first, "second_half": second, "milliseconds": 1e3 * spent / len(rollouts)}
-        table.add_row(name, f"{first:.3f}", f"{second:.3f}", f"{results[name]['milliseconds']:.0f}")
-    console.print(table)
-    command = f"python -m kova.experiments.benchmarks.critic_passes --env {env_name} --steps {steps} --seed {seed}"
-    out.mkdir(parents=True, exist_ok=True)
-    content = {**provenance(command), "rollouts": len(rollouts), "arms": results}
-    (out / f"critic_passes_{env_name}.json").write_text(json.dumps(content, indent=1) + "\n")
+def run(out: Path, env_name: str, steps: int, seed: int, console: Console, command: str) -> None:
+    """Record rollouts, replay them for every arm, print it row by row, and write ``critic_passes_ENV.json``.
 
-
-def main() -> None:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("docs/data"), help="where the numbers go")
-    parser.add_argument("--env", default="HalfCheetah-v4", help="a Gymnasium id")
-    parser.add_argument("--steps", type=int, default=200_000, help="frames of the recorded run")
-    parser.add_argument("--seed", type=int, default=0, help="of the recorded run")
-    arguments = parser.parse_args()
-    run(arguments.out, arguments.env, arguments.steps, arguments.seed, Console())
-
-
-if __name__ == "__main__":
-    main()
+    Raises:
+        UsageError: The environment does not fit, or the file cannot be written.
+    """
+    name = f"critic_passes_{env_name.replace('/', '-')}.json"
+    check_folder(out, "--out", name)
+    with console.status("recording rollouts"):
+        rollouts = record_rollouts(env_name, steps, seed)
+    settings = {"env": env_name, "steps": steps, "seed": seed, "rollouts": len(rollouts)}
+    record = Record(out / name, "passes", command, settings)
+    console.print(ROW.format("critic", "explained variance, 1st half", "2nd half", "ms a rollout"), highlight=False)
+    with record.kept(console):
+        for arm, fit in track(ARMS.items(), "replaying", console=console, transient=True):
+            explained, spent = replay(fit, rollouts)
+            half = len(explained) // 2
+            # One rollout has no first half.
+            first, second = float(np.mean(explained[: max(half, 1)])), float(np.mean(explained[half:]))
+            milliseconds = 1e3 * spent / len(rollouts)
+            record.add({"arm": arm, "first_half": first, "second_half": second, "milliseconds": milliseconds})
+            console.print(ROW.format(arm, f"{first:.3f}", f"{second:.3f}", f"{milliseconds:.0f}"), highlight=False)
+    console.print(str(record.path), highlight=False, soft_wrap=True)

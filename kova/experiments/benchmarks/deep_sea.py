@@ -1,4 +1,4 @@
-"""DeepSea of growing depth: exploration by the filter's posterior beside ε-greedy.
+"""``kova bench deep-sea``: DeepSea of growing depth, exploration by the filter's posterior beside ε-greedy.
 
 Solved is a run that finds the treasure in at least 50 of its last 100 training episodes. After a depth that no seed
 solved, an arm is not sent deeper. All arms make as many steps on minibatches of the same size as they made steps in the
@@ -7,14 +7,11 @@ environment.
 
 from __future__ import annotations
 
-import argparse
-import json
-import shlex
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import stable_baselines3
@@ -25,8 +22,11 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor
 
 from kova.evolution import PriorRelaxation
+from kova.experiments.benchmarks.record import Record, read_results
+from kova.experiments.errors import UsageError
+from kova.experiments.files import check_folder, replacing
 from kova.experiments.problems.deep_sea import DeepSea
-from kova.experiments.runs.provenance import provenance
+from kova.experiments.runs.expressions import suggestion
 from kova.noise import ConstantNoise
 from kova.sb3 import DQN
 from kova.sb3.exploration import UCBDQN, PosteriorDQN, ThompsonDQN
@@ -35,7 +35,7 @@ WINDOW = 100
 ENOUGH = 50
 BATCH = 64
 
-#: Learning between episodes is the Thompson sampler's need; ε-greedy loses nothing by it.
+#: The Thompson sampler must learn between episodes; for ε-greedy it makes no difference.
 COMMON: Mapping[str, Any] = {
     "batch_size": BATCH,
     "buffer_size": 100_000,
@@ -46,7 +46,7 @@ COMMON: Mapping[str, Any] = {
 }
 
 #: One weight per cell and action: with one-hot cells the filter is the tabular posterior. Values are of the order of 1,
-#: and one visit tells what a cell's action does.
+#: and one visit shows what an action does in a cell.
 TABULAR: Mapping[str, Any] = {
     "policy_kwargs": {"net_arch": []},
     "critic_kwargs": {
@@ -171,7 +171,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     present = [arm for arm in ARMS if any(one.arm == arm for one in runs)]
     for place, arm in enumerate(present):
         marker, colour = STYLES[arm][0], STYLES[arm][1:]
-        # Side by side, so that arms that fail alike can be told apart.
+        # Side by side, so that arms with equal results do not hide each other.
         shift = 0.25 * (place - (len(present) - 1) / 2)
         own = [one for one in runs if one.arm == arm]
         for solved, face in ((True, colour), (False, "none")):
@@ -179,7 +179,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
             places = [one.depth + shift for one in some]
             axes.plot(places, [one.episodes for one in some], marker, color=colour, markerfacecolor=face, alpha=0.7)
         depths = sorted({one.depth for one in own})
-        middle = [statistics.median(one.episodes for one in own if one.depth == depth) for depth in depths]
+        middle = [median(one.episodes for one in own if one.depth == depth) for depth in depths]
         axes.plot([depth + shift for depth in depths], middle, color=colour, label=arm)
     span = range(min(one.depth for one in runs), max(one.depth for one in runs) + 1)
     axes.plot(span, [2**depth for depth in span], "--", color="0.6", label="2ᴺ, undirected exploration")
@@ -188,43 +188,47 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     axes.set_title("DeepSea: the treasure in 50 of the last 100 episodes", fontsize=10)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     axes.grid(alpha=0.25)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=130)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the comparison and write ``deep_sea.json`` and ``deep_sea.png``; go on where an earlier call stopped."""
-    parser = argparse.ArgumentParser(prog="python -m kova.experiments.benchmarks.deep_sea", description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("demo"), help="directory of the numbers (default: demo)")
-    parser.add_argument("--figures", type=Path, default=Path("demo"), help="directory of the figure (default: demo)")
-    parser.add_argument("--depths", type=int, nargs="+", default=[5, 10], help="in growing order (default: 5 10)")
-    parser.add_argument("--seeds", type=int, default=5, help="how many (default: 5)")
-    parser.add_argument("--episodes", type=int, default=1000, help="of a run, at most (default: 1000)")
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), help="default: all")
-    options = parser.parse_args(arguments)
-    console, runs = Console(), list[Run]()
-    numbers = options.data / "deep_sea.json"
-    numbers.parent.mkdir(parents=True, exist_ok=True)
-    depths = " ".join(map(str, options.depths))
-    command = f"{parser.prog} --depths {depths} --seeds {options.seeds} --episodes {options.episodes}"
-    if options.arms != list(ARMS):
-        command += f" --arms {shlex.join(options.arms)}"
+def compare(
+    out: Path,
+    depths: Sequence[int],
+    seeds: int,
+    episodes: int,
+    arms: Sequence[str],
+    console: Console,
+    command: str,
+) -> None:
+    """Run the comparison and write ``deep_sea.json`` and ``deep_sea.png``; runs that the file has are not repeated.
 
-    done = [Run(**one) for one in json.loads(numbers.read_text())["runs"]] if numbers.exists() else []
+    Raises:
+        UsageError: An arm is unknown, the files cannot be written, or the file there is another.
+    """
+    for arm in arms:
+        if arm not in ARMS:
+            raise UsageError(f"--arm {arm!r} is unknown{suggestion(arm, ARMS)}")
+    check_folder(out, "--out", "deep_sea.json", "deep_sea.png")
+    numbers = out / "deep_sea.json"
+    known = read_results(numbers, "deep-sea")
+    try:
+        done = [Run(**one) for one in known]
+    except TypeError:
+        raise UsageError(f"{numbers} is not a record of kova bench deep-sea; choose another --out") from None
+    record = Record(numbers, "deep-sea", command, {"window": WINDOW, "enough": ENOUGH}, known)
+    runs: list[Run] = []
 
     def report(one: Run) -> None:
         runs.append(one)
         outcome = "not solved" if one.solved is None else f"solved after {one.solved}"
-        console.print(f"{one.arm:<24} depth {one.depth:>2} seed {one.seed}: {outcome} ({one.seconds:.0f} s)")
-        # After every run, so that a long comparison that is stopped leaves what it has.
-        kept = list(dict.fromkeys([*runs, *done]))
-        record = {"made_by": provenance(command), "window": WINDOW, "enough": ENOUGH, "runs": list(map(asdict, kept))}
-        numbers.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        line = f"{one.arm:<24} depth {one.depth:>2} seed {one.seed}: {outcome} ({one.seconds:.0f} s)"
+        console.print(line, highlight=False)
+        if asdict(one) not in record.results:
+            record.add(asdict(one))
 
-    for arm in options.arms:
-        grow(arm, options.depths, range(options.seeds), options.episodes, report, done)
-    draw(runs, options.figures / "deep_sea.png")
-
-
-if __name__ == "__main__":
-    main()
+    with record.kept(console):
+        for arm in arms or ARMS:
+            grow(arm, sorted(set(depths)), range(seeds), episodes, report, done)
+    draw(runs, out / "deep_sea.png")
+    console.print(f"{numbers}\n{out / 'deep_sea.png'}", highlight=False, soft_wrap=True)

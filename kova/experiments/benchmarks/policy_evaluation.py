@@ -1,4 +1,4 @@
-"""Evaluate a fixed policy from a stream of its returns, KOVA and Adam side by side.
+"""``kova bench policy``: evaluate a fixed policy from a stream of its returns, KOVA and Adam side by side.
 
 The same 64-64 tanh critic learns from every batch once, in the order the episodes bring them, and moves on; one arm
 makes ten steps on a batch before it does.
@@ -6,36 +6,26 @@ makes ten steps on a batch before it does.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from torch import Tensor, nn
 
 from kova import KOVA, BatchSize, Static
-
-try:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.table import Table
-
-    from kova.experiments.problems import pendulum
-    from kova.experiments.problems.pendulum import GAMMA, WARM_UP, PendulumStream, Samples, joined
-    from kova.experiments.runs.provenance import provenance
-except ModuleNotFoundError as error:
-    if __name__ != "__main__":
-        raise
-    sys.stderr.write(f'{error.name} is missing; the experiments need: pip install "kova-rl[experiments]"\n')
-    raise SystemExit(2) from None
-
-PROGRAM = "python -m kova.experiments.benchmarks.policy_evaluation"
+from kova.experiments.benchmarks.record import Record
+from kova.experiments.errors import UsageError
+from kova.experiments.files import check_folder, replacing
+from kova.experiments.problems import pendulum
+from kova.experiments.problems.pendulum import GAMMA, WARM_UP, PendulumStream, Samples, joined
 
 BATCH = 64
 #: Grids around Adam's best rate on this task; ten passes go ten times as far, hence a tenth of the rates.
@@ -67,16 +57,30 @@ class Bands:
 
 @dataclass(frozen=True)
 class EvaluationResults:
-    """What the demo measured; the JSON file."""
+    """What was measured.
 
-    seed: int
+    Attributes:
+        samples_seen: Where the scores of every learner were taken.
+        kova: The filter's scores.
+        once: Adam's with one step on every batch, a learner for every rate.
+        often: Adam's with several.
+    """
+
     samples_seen: list[int]
-    arms: list[LearningCurve]
-    adam_grid: list[LearningCurve]
-    mean_nis: float
-    return_band_coverage: float
-    return_mean: float
-    return_std: float
+    kova: LearningCurve
+    once: list[LearningCurve]
+    often: list[LearningCurve]
+
+    @property
+    def arms(self) -> list[LearningCurve]:
+        """What the table and the figure show."""
+        default = replace(self.once[0], name=f"{self.once[0].name} (default)")
+        return [self.kova, default, best(self.once), best(self.often)]
+
+    @property
+    def adam_grid(self) -> list[LearningCurve]:
+        """All of Adam's learners."""
+        return [*self.once, *self.often]
 
 
 def new_critic(seed: int) -> nn.Module:
@@ -148,8 +152,16 @@ def run_adam(task: PendulumStream, seed: int, rate: float, passes: int, tick: Ti
     )
 
 
-def run(seed: int, samples: int, console: Console) -> tuple[EvaluationResults, PendulumStream, Bands]:
-    """Collect, learn with all arms, and measure."""
+def run(out: Path, seed: int, samples: int, console: Console, command: str) -> None:
+    """Collect returns, learn with all arms, and write ``policy_evaluation.json`` and ``policy_evaluation.png``.
+
+    Raises:
+        UsageError: There are too few samples, or the files cannot be written.
+    """
+    if samples < WARM_UP:
+        raise UsageError(f"--samples must be at least {WARM_UP}, which set the scale of the returns, got {samples}")
+    picture, numbers = (out / f"policy_evaluation.{suffix}" for suffix in ("png", "json"))
+    check_folder(out, "--out", picture.name, numbers.name)
     columns = (TextColumn("{task.description:<22}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
 
@@ -159,23 +171,37 @@ def run(seed: int, samples: int, console: Console) -> tuple[EvaluationResults, P
 
         count = pendulum.episodes_for(samples) + pendulum.HELD_OUT_EPISODES
         task = pendulum.collect(seed, samples, phase("Collecting returns", count))
+        settings = {"seed": seed, "samples": samples, "samples_seen": task.points}
+        scale = {"return_mean": task.mean, "return_std": task.std}
+        record = Record(numbers, "policy", command, {**settings, **scale})
         steps = math.ceil(samples / BATCH)
-        kova, band, factor = run_kova(task, seed, phase("Learning with KOVA", steps))
-        tick = phase("Learning with Adam", 2 * len(RATES) * steps)
-        once = [run_adam(task, seed, rate, 1, tick) for rate in RATES]
-        often = [run_adam(task, seed, rate / PASSES, PASSES, tick) for rate in RATES]
-    default = replace(once[0], name=f"{once[0].name} (default)")
-    results = EvaluationResults(
-        seed=seed,
-        samples_seen=task.points,
-        arms=[kova, default, best(once), best(often)],
-        adam_grid=[*once, *often],
-        mean_nis=factor,
-        return_band_coverage=coverage(task, band),
-        return_mean=task.mean,
-        return_std=task.std,
+        with record.kept(console):
+            kova, band, factor = run_kova(task, seed, phase("Learning with KOVA", steps))
+            held = coverage(task, band)
+            record.add({**_result(kova), "mean_nis": factor, "return_band_coverage": held})
+            tick = phase("Learning with Adam", 2 * len(RATES) * steps)
+
+            def adam(rate: float, passes: int) -> LearningCurve:
+                found = run_adam(task, seed, rate, passes, tick)
+                record.add(_result(found))
+                return found
+
+            once = [adam(rate, 1) for rate in RATES]
+            often = [adam(rate / PASSES, PASSES) for rate in RATES]
+    results = EvaluationResults(task.points, kova, once, often)
+    draw(results, task, band, picture)
+    console.print(table(results))
+    console.print(verdict(results), highlight=False)
+    console.print(
+        f"KOVA's ±2σ band of a return holds {held:.1%} of the held-out returns (nominal 95 %); "
+        "it takes returns for independent and equally noisy, and those of one episode are neither.",
+        highlight=False,
     )
-    return results, task, band
+    console.print(f"{picture}\n{numbers}", highlight=False, soft_wrap=True)
+
+
+def _result(curve: LearningCurve) -> dict[str, Any]:
+    return {"arm": curve.name, "explained_variance": curve.explained_variance}
 
 
 def best(arms: Sequence[LearningCurve]) -> LearningCurve:
@@ -223,7 +249,8 @@ def draw(results: EvaluationResults, task: PendulumStream, band: Bands, path: Pa
     left, right = figure.subplots(1, 2)
     draw_scores(left, results)
     draw_episode(right, task, band)
-    figure.savefig(path, dpi=130)
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=130)
 
 
 def draw_scores(axes: Axes, results: EvaluationResults) -> None:
@@ -260,47 +287,3 @@ def draw_episode(axes: Axes, task: PendulumStream, band: Bands) -> None:
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     axes.set_title("One held-out swing-up", fontsize=10)
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the command line's options."""
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Evaluate a fixed policy on Pendulum-v1 from a stream of its returns, with KOVA and with Adam.",
-        epilog=f"example: {PROGRAM} --out demo --samples 4096",
-    )
-    parser.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="where to write (default: demo)")
-    parser.add_argument("--seed", type=int, default=0, help="of policy noise, starts and critic (default: 0)")
-    parser.add_argument("--samples", type=int, default=8192, metavar="N", help="in the stream (default: 8192)")
-    options = parser.parse_args(arguments)
-    if options.samples < WARM_UP:
-        parser.error(f"--samples must be at least {WARM_UP}, which set the scale of the returns")
-    if options.seed < 0:
-        parser.error("--seed must be >= 0")
-    return options
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the demo."""
-    options = parse(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
-    console = Console()
-    results, task, band = run(options.seed, options.samples, console)
-    picture, numbers = (options.out / f"policy_evaluation.{suffix}" for suffix in ("png", "json"))
-    draw(results, task, band, picture)
-    command = (
-        f"python -m kova.experiments.benchmarks.policy_evaluation --seed {options.seed} --samples {options.samples}"
-    )
-    numbers.write_text(json.dumps({"made_by": provenance(command), **asdict(results)}, indent=2) + "\n")
-    console.print(table(results))
-    console.print(verdict(results), highlight=False)
-    console.print(
-        f"KOVA's ±2σ band of a return holds {results.return_band_coverage:.1%} of the held-out returns (nominal 95 %); "
-        "it takes returns for independent and equally noisy, and those of one episode are neither.",
-        highlight=False,
-    )
-    console.print(f"{picture}\n{numbers}", highlight=False, soft_wrap=True)
-
-
-if __name__ == "__main__":
-    main()

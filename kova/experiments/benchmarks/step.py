@@ -1,4 +1,4 @@
-"""How long a step takes and how much memory, for every structure, beside Adam, literal Algorithm 1 and the floor.
+"""``kova bench step``: time and memory of a step for every structure, beside Adam, literal Algorithm 1 and the floor.
 
 The floor is 3d²N flops (one product with P and half of a symmetric rank-N update) at the sgemm rate measured in the
 same run. Arms take turns within every repeat, so that a slow minute of the machine slows them all.
@@ -6,15 +6,14 @@ same run. Arms take turns within every repeat, so that a slow minute of the mach
 
 from __future__ import annotations
 
-import json
 import math
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import linear_regression, median
 
 import torch
 from matplotlib.figure import Figure
@@ -23,7 +22,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kova.experiments.benchmarks import step_arms
-from kova.experiments.runs.provenance import provenance
+from kova.experiments.benchmarks.record import Record
+from kova.experiments.files import check_folder, replacing
+from kova.memory import human
 
 #: Inputs and hidden units: the paper's 32-32 and 64-64 critics on HalfCheetah (17 inputs) and Ant (111).
 CRITICS: tuple[tuple[int, ...], ...] = ((17, 32, 32), (17, 64, 64), (111, 64, 64))
@@ -34,7 +35,7 @@ LARGE: tuple[tuple[int, ...], int, tuple[str, ...]] = (
     100,
     ("diagonal", "last_layer", "memoryless", "Adam"),
 )
-#: Steps timed as one: a multiple of the four deferred batches of 64, so that each holds its share of the flushes.
+#: Steps timed as one: a multiple of the four deferred batches of 64, so that each includes its share of the flushes.
 STEPS = 4
 #: Sizes along which the cost of a structure should grow as its model says, and what that model counts.
 GROWTH: dict[str, tuple[Sequence[tuple[int, ...]], str]] = {
@@ -46,7 +47,7 @@ GROWTH: dict[str, tuple[Sequence[tuple[int, ...]], str]] = {
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one step of one arm on one critic and batch, over the repeats."""
+    """Milliseconds of one step of one arm on one critic and batch, over the repeats, and the sgemm rate meanwhile."""
 
     arm: str
     d: int
@@ -56,6 +57,17 @@ class Timing:
     high: float
     floor: float
     adam: float
+    sgemm_gflops: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that building an arm and making a few steps add to a process at its highest."""
+
+    arm: str
+    d: int
+    n: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -104,8 +116,8 @@ def seconds(call: Callable[[], object], count: int = 1) -> float:
 
 def measure(
     shape: tuple[int, ...], size: int, arms: Iterable[str], repeats: int, tick: Callable[[], None]
-) -> tuple[list[Timing], float]:
-    """Time the arms in turns; return their timings and the sgemm rate."""
+) -> list[Timing]:
+    """Time the arms in turns."""
     steps = {arm: step_arms.make(arm, shape, size) for arm in arms}
     times: dict[str, list[float]] = {arm: [] for arm in steps}
     rates = []
@@ -117,14 +129,12 @@ def measure(
             if repeat:
                 times[arm].append(elapsed)
             tick()
-    d, rate = parameters(shape), statistics.median(rates)
+    d, rate = parameters(shape), median(rates)
     floor = 1e3 * 3 * d**2 * size / rate
-    adam = statistics.median(times["Adam"])
-    timings = [
-        Timing(arm, d, size, statistics.median(found), min(found), max(found), floor, adam)
-        for arm, found in times.items()
+    adam, gflops = median(times["Adam"]), round(rate / 1e9, 1)
+    return [
+        Timing(arm, d, size, median(found), min(found), max(found), floor, adam, gflops) for arm, found in times.items()
     ]
-    return timings, rate
 
 
 def growth(arm: str, repeats: int, tick: Callable[[], None]) -> Growth:
@@ -140,13 +150,13 @@ def growth(arm: str, repeats: int, tick: Callable[[], None]) -> Growth:
                 found.append(elapsed)
             tick()
     xs = [math.log(count) for count in counted]
-    medians = [statistics.median(found) for found in times]
-    exponent = statistics.linear_regression(xs, [math.log(value) for value in medians]).slope
+    medians = [median(found) for found in times]
+    exponent = linear_regression(xs, [math.log(value) for value in medians]).slope
     return Growth(arm, model, counted, medians, exponent)
 
 
 def peak_memory(arm: str, shape: tuple[int, ...], size: int) -> int:
-    """Return the bytes that building the arm and making a few steps add to a fresh process at its highest."""
+    """Measure :class:`Memory` in a process of its own and return the bytes."""
     code = f"from kova.experiments.benchmarks.step import report_peak;report_peak({arm!r}, {tuple(shape)!r}, {size})"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return int(done.stdout)
@@ -154,12 +164,12 @@ def peak_memory(arm: str, shape: tuple[int, ...], size: int) -> int:
 
 def report_peak(arm: str, shape: tuple[int, ...], size: int) -> None:
     """Print the bytes; meant for a process of its own."""
-    # Imports, thread pools and autograd are not the arm's.
+    # Memory for imports, thread pools and autograd must not count for the arm.
     warm = step_arms.make("Adam", shape, size)
     for _ in range(3):
         warm()
     step_arms.make("memoryless", shape, size)()
-    # Importing peaks higher than what stays: start the high-water mark anew.
+    # Importing used more memory at its peak than remains: reset the high-water mark.
     Path("/proc/self/clear_refs").write_text("5")
     before = _resident("VmRSS")
     step = step_arms.make(arm, shape, size)
@@ -174,51 +184,51 @@ def _resident(field: str) -> int:
     return 1024 * int(next(line for line in lines if line.startswith(f"{field}:")).split()[1])
 
 
-def run(out: Path, repeats: int, console: Console) -> None:
-    """Measure everything, print it, and write ``step.json`` and ``step.png`` into ``out``."""
-    out.mkdir(parents=True, exist_ok=True)
+def run(out: Path, repeats: int, console: Console, command: str) -> None:
+    """Measure everything, print it case by case, and write ``step.json`` and ``step.png`` into ``out``.
+
+    Raises:
+        UsageError: The files cannot be written.
+    """
+    check_folder(out, "--out", "step.json", "step.png")
     cases = [(shape, size, tuple(step_arms.ARMS)) for shape in CRITICS for size in BATCHES] + [LARGE]
+    record = Record(out / "step.json", "step", command, {"repeats": repeats, "steps": STEPS})
     timings: list[Timing] = []
-    rates = []
-    with Progress(console=console) as progress:
+    memory: list[Memory] = []
+    with record.kept(console), Progress(console=console) as progress:
         total = (repeats + 1) * sum(len(arms) for _, _, arms in cases)
         task = progress.add_task("timing steps", total=total)
         for shape, size, arms in cases:
-            found, rate = measure(shape, size, arms, repeats, lambda: progress.advance(task))
+            found = measure(shape, size, arms, repeats, lambda: progress.advance(task))
             timings += found
-            rates.append(rate)
+            record.add(*({"measure": "time", **asdict(timing)} for timing in found))
+            console.print(table(found))
         task = progress.add_task("timing growth", total=sum(len(s) for s, _ in GROWTH.values()) * (repeats + 1))
-        fits = [growth(arm, repeats, lambda: progress.advance(task)) for arm in GROWTH]
+        for arm in GROWTH:
+            fit = growth(arm, repeats, lambda: progress.advance(task))
+            record.add({"measure": "growth", **asdict(fit)})
+            console.print(f"time of {fit.arm} ∝ ({fit.model})^{fit.exponent:.2f}")
         task = progress.add_task("measuring memory", total=len(CRITICS) * len(step_arms.ARMS))
-        memory: dict[str, dict[int, int]] = {arm: {} for arm in step_arms.ARMS}
-        for shape in CRITICS:
-            for arm in step_arms.ARMS:
-                memory[arm][parameters(shape)] = peak_memory(arm, shape, BATCHES[0])
+        console.print(f"Peak memory that a step adds, N = {BATCHES[0]}, beside 4d² bytes", highlight=False)
+        for arm in step_arms.ARMS:
+            for shape in CRITICS:
+                own = Memory(arm, parameters(shape), BATCHES[0], peak_memory(arm, shape, BATCHES[0]))
+                memory.append(own)
+                record.add({"measure": "memory", **asdict(own)})
+                share = own.bytes / (4 * own.d**2)
+                console.print(f"  {arm:<20} d = {own.d:>6,} {human(own.bytes):>8} ({share:.2f})", highlight=False)
                 progress.advance(task)
-    for shape, size, _ in cases:
-        console.print(table(timings, parameters(shape), size))
-    console.print(memory_table(memory))
-    for fit in fits:
-        console.print(f"time of {fit.arm} ∝ ({fit.model})^{fit.exponent:.2f}")
-    numbers = {
-        "made_by": provenance(f"kova bench step --repeats {repeats}"),
-        "sgemm_gflops": [round(rate / 1e9, 1) for rate in rates],
-        "timings": [asdict(timing) for timing in timings],
-        "growth": [asdict(fit) for fit in fits],
-        "peak_bytes": memory,
-    }
-    (out / "step.json").write_text(json.dumps(numbers, indent=1) + "\n")
     draw(timings, memory, out / "step.png")
     console.print(f"{out / 'step.json'}\n{out / 'step.png'}", highlight=False, soft_wrap=True)
 
 
-def table(timings: Sequence[Timing], d: int, size: int) -> Table:
+def table(timings: Sequence[Timing]) -> Table:
     """Return the timings of one critic and batch."""
-    own = [timing for timing in timings if (timing.d, timing.n) == (d, size)]
-    output = Table(title=f"d = {d:,}, N = {size}: floor {own[0].floor:.2f} ms, Adam {own[0].adam:.2f} ms")
+    first = timings[0]
+    output = Table(title=f"d = {first.d:,}, N = {first.n}: floor {first.floor:.2f} ms, Adam {first.adam:.2f} ms")
     for column in ("", "median ms", "min", "max", "/ floor", "/ Adam"):
         output.add_column(column, justify="left" if not column else "right")
-    for timing in own:
+    for timing in timings:
         output.add_row(
             timing.arm,
             f"{timing.median:.2f}",
@@ -230,25 +240,14 @@ def table(timings: Sequence[Timing], d: int, size: int) -> Table:
     return output
 
 
-def memory_table(memory: dict[str, dict[int, int]]) -> Table:
-    """Return the peak memory of every arm, and what part of 4d² bytes it is."""
-    output = Table(title=f"Peak memory a step adds, MB (of 4d² bytes), N = {BATCHES[0]}")
-    dims = [parameters(shape) for shape in CRITICS]
-    output.add_column("")
-    for d in dims:
-        output.add_column(f"d = {d:,}", justify="right")
-    for arm, found in memory.items():
-        output.add_row(arm, *(f"{found[d] / 1e6:.0f} ({found[d] / (4 * d * d):.2f})" for d in dims))
-    return output
-
-
-def draw(timings: Sequence[Timing], memory: dict[str, dict[int, int]], path: Path) -> None:
+def draw(timings: Sequence[Timing], memory: Sequence[Memory], path: Path) -> None:
     """Plot time and memory against d."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     known = {parameters(shape) for shape in CRITICS}
     own = [timing for timing in timings if timing.n == BATCHES[0] and timing.d in known]
     dims = sorted({timing.d for timing in own})
+    peaks = {(found.arm, found.d): found.bytes for found in memory}
     for index, arm in enumerate(step_arms.ARMS):
         style = {
             "color": "0.4" if arm == "Adam" else f"C{index}",
@@ -257,7 +256,7 @@ def draw(timings: Sequence[Timing], memory: dict[str, dict[int, int]], path: Pat
             "label": arm,
         }
         left.plot(dims, [next(t.median for t in own if (t.arm, t.d) == (arm, d)) for d in dims], **style)
-        right.plot(dims, [max(memory[arm][d], 2**18) / 1e6 for d in dims], **style)
+        right.plot(dims, [max(peaks[arm, d], 2**18) / 1e6 for d in dims], **style)
     floors = [next(t.floor for t in own if t.d == d) for d in dims]
     left.plot(dims, floors, color="black", linestyle="--", label="floor: 3d²N flops")
     right.plot(dims, [4 * d * d / 1e6 for d in dims], color="black", linestyle="--", label="4d² bytes")
@@ -269,4 +268,5 @@ def draw(timings: Sequence[Timing], memory: dict[str, dict[int, int]], path: Pat
         axes.minorticks_off()
         axes.grid(alpha=0.25)
     right.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path, dpi=130)
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=130)

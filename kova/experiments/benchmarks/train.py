@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import stable_baselines3
@@ -15,58 +15,67 @@ from rich.progress import Progress
 from rich.table import Table
 
 import kova.sb3
+from kova.experiments.benchmarks.record import Record
+from kova.experiments.files import check_folder
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.expressions import resolve
-from kova.experiments.runs.provenance import provenance
+from kova.experiments.runs.training import build
 
-ARMS: Mapping[str, type[Any]] = {"upstream PPO": stable_baselines3.PPO, "kova PPO": kova.sb3.PPO}
+UPSTREAM = "upstream PPO"
+ARMS: Mapping[str, type[Any]] = {UPSTREAM: stable_baselines3.PPO, "kova PPO": kova.sb3.PPO}
 
 
-def run(out: Path, env: str, steps: int, repeats: int, console: Console) -> None:
+@dataclass(frozen=True)
+class TimedRun:
+    """One run: its seconds, and its mean explained variance over the second half."""
+
+    arm: str
+    seed: int
+    seconds: float
+    explained_variance: float
+
+
+def run(out: Path, env: str, steps: int, repeats: int, console: Console, command: str) -> None:
     """Time every arm ``repeats`` times, print the ratio of medians, and write ``train.json``.
 
     Raises:
-        UsageError: The environment does not exist.
+        UsageError: The environment cannot be trained on, or the file cannot be written.
     """
-    config = RunConfig.from_preset("ppo", env)
-    environments.make(config).close()
-    seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    explained: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    with Progress(console=console) as bar:
+    check_folder(out, "--out", "train.json")
+    config = RunConfig.from_preset("ppo", env).changed(steps=steps)
+    trial = environments.normalized(environments.make(config), config)
+    build(config, trial)
+    trial.close()
+    record = Record(out / "train.json", "train", command, {"env": env, "steps": steps, "repeats": repeats})
+    runs: list[TimedRun] = []
+    with record.kept(console), Progress(console=console) as bar:
         task = bar.add_task("training", total=repeats * len(ARMS))
-        for repeat in range(repeats):
+        for seed in range(repeats):
             for arm, algorithm in ARMS.items():
-                took, variance = _timed(algorithm, config, steps, seed=repeat)
-                seconds[arm].append(took)
-                explained[arm].append(variance)
+                runs.append(TimedRun(arm, seed, *_timed(algorithm, config, steps, seed)))
+                record.add(asdict(runs[-1]))
+                console.print(f"{arm}, seed {seed}: {runs[-1].seconds:.1f} s", highlight=False)
                 bar.advance(task)
-    base = statistics.median(seconds["upstream PPO"])
+    console.print(_table(runs))
+    console.print(str(record.path), highlight=False, soft_wrap=True)
+
+
+def _table(runs: Sequence[TimedRun]) -> Table:
     table = Table("arm", "seconds (median)", "from", "to", "ratio", "explained variance")
-    for arm, times in seconds.items():
-        middle = statistics.median(times)
-        shown = statistics.median(explained[arm])
-        cells = (f"{middle:.1f}", f"{min(times):.1f}", f"{max(times):.1f}", f"{middle / base:.2f}", f"{shown:.2f}")
-        table.add_row(arm, *cells)
-    console.print(table)
-    out.mkdir(parents=True, exist_ok=True)
-    ratio = statistics.median(seconds["kova PPO"]) / base
-    command = f"kova bench train --env {env} --steps {steps} --repeats {repeats}"
-    record = {
-        **provenance(command),
-        "env": env,
-        "steps": steps,
-        "seconds": seconds,
-        "explained_variance": explained,
-        "ratio": ratio,
-    }
-    (out / "train.json").write_text(json.dumps(record, indent=2) + "\n")
+    base = median(run.seconds for run in runs if run.arm == UPSTREAM)
+    for arm in ARMS:
+        times = [run.seconds for run in runs if run.arm == arm]
+        explained = median(run.explained_variance for run in runs if run.arm == arm)
+        cells = (median(times), min(times), max(times))
+        table.add_row(arm, *(f"{cell:.1f}" for cell in cells), f"{median(times) / base:.2f}", f"{explained:.2f}")
+    return table
 
 
 def _timed(algorithm: type[Any], config: RunConfig, steps: int, seed: int) -> tuple[float, float]:
     """Return the seconds of a run and its mean explained variance over the second half."""
     env = environments.normalized(environments.make(config), config)
-    model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **resolve(config.algorithm))
+    model = algorithm(environments.policy_for(env), env, seed=seed, device="cpu", **resolve(config.algorithm))
     explained: list[float] = []
     upstream_train = model.train
 

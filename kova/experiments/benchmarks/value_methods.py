@@ -1,7 +1,7 @@
 """The arms of the value benchmark: KOVA and its comparators, each with the settings it is allowed to choose from.
 
-What a method must be told and a user cannot know (a step size, a noise level) it may choose in hindsight, by its final
-error, from the values listed; KOVA like the others.
+A setting that a user cannot know (a step size, a noise level) is chosen in hindsight, by the final error, from the
+values listed; for KOVA as for the others.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def network_critic(problem: Problem, seed: int) -> nn.Module:
 
 
 def _kova(problem: Problem, variance: float, critic: nn.Module, trace_decay: float, prior: float) -> Learner:
-    # Labels that bootstrap move with the critic, and a network's linearisation with its weights: both age.
+    # Old data must be forgotten where labels change with the critic, or the linearisation with the weights.
     fixed = trace_decay == 1.0 and isinstance(critic, nn.Linear)
     evolution = kova.Static() if fixed else kova.FadingMemory(0.01)
     return KovaLearner(critic, problem.gamma, trace_decay, kova.ConstantNoise(variance), evolution, prior)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -21,10 +20,11 @@ from torch.distributions import Normal
 
 from kova import posterior
 from kova.experiments.baselines import Learner, ValueEstimate
+from kova.experiments.benchmarks.record import Record
 from kova.experiments.benchmarks.value_methods import METHODS, Method
 from kova.experiments.benchmarks.values_figures import save_chain, save_curves, save_reliability
+from kova.experiments.files import check_folder
 from kova.experiments.problems import PROBLEMS, Problem, Trajectory, joined
-from kova.experiments.runs.provenance import provenance
 
 #: Nominal levels of the reliability diagram, and those that the table has room for.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -33,6 +33,7 @@ SHOWN = (0.5, 0.8, 0.95)
 GRID = (100, 200, 400, 800, 1600)
 #: Transitions a method learns from at a time, at least: an episode may have only one.
 TOGETHER = 32
+FIGURES = ("values_error.png", "values_reliability.png", "values_chain.png")
 
 
 @dataclass(frozen=True)
@@ -62,34 +63,44 @@ class MethodScore:
     microseconds: float
 
 
-def run(out: Path, seeds: int, console: Console, names: Sequence[str] = tuple(PROBLEMS)) -> list[MethodScore]:
-    """Run the benchmark, print a table, and write ``values.json`` and three figures.
+def run(
+    out: Path, seeds: int, console: Console, command: str, names: Sequence[str] = tuple(PROBLEMS)
+) -> list[MethodScore]:
+    """Run the benchmark, print it row by row, and write ``values.json`` and three figures.
 
     Args:
         out: Where they go.
         seeds: Repetitions.
-        console: For progress and table.
+        console: For progress and tables.
+        command: What the user typed.
         names: The problems.
+
+    Raises:
+        UsageError: The files cannot be written.
     """
-    outcomes = []
-    with Progress(console=console) as bar:
+    check_folder(out, "--out", "values.json", *FIGURES)
+    record = Record(out / "values.json", "values", command, {"seeds": seeds, "levels": LEVELS, "grid": GRID})
+    scores: list[MethodScore] = []
+    with record.kept(console), Progress(console=console) as bar:
         task = bar.add_task("evaluating", total=len(names) * seeds * len(METHODS))
         for name in names:
             problem = PROBLEMS[name]()
-            for seed in range(seeds):
-                trajectories = _trajectories(problem, seed)
-                for label, method in METHODS.items():
-                    outcomes.append(best(name, problem, label, method, seed, trajectories))
+            trajectories = [_trajectories(problem, seed) for seed in range(seeds)]
+            console.print(f"{name}: RMSE / std of V, every seed (∞: diverged)", highlight=False)
+            for label, method in METHODS.items():
+                own = []
+                for seed in range(seeds):
+                    own.append(best(name, problem, label, method, seed, trajectories[seed]))
+                    record.add(asdict(own[-1]))
                     bar.advance(task)
-    out.mkdir(parents=True, exist_ok=True)
-    command = f"kova bench values --seeds {seeds}"
-    record = {**provenance(command), "levels": LEVELS, "grid": GRID, "outcomes": [asdict(item) for item in outcomes]}
-    (out / "values.json").write_text(json.dumps(record, indent=1) + "\n")
-    save_curves(out / "values_error.png", outcomes, GRID)
-    save_reliability(out / "values_reliability.png", outcomes, LEVELS)
-    save_chain(out / "values_chain.png")
-    _print(console, outcomes, names)
-    return outcomes
+                scores += own
+                console.print(f"  {label:<22}", *(_number(score.errors[-1]) for score in own), highlight=False)
+    curves, reliability, chain = (out / figure for figure in FIGURES)
+    save_curves(curves, scores, GRID)
+    save_reliability(reliability, scores, LEVELS)
+    save_chain(chain)
+    _print(console, scores, names)
+    return scores
 
 
 def best(
@@ -121,23 +132,23 @@ def _measure(
     truth = problem.evaluation
     states = view(truth.states)
     mean = (truth.weights * truth.values).sum()
-    # Baird's star has no values to speak of: V = 0 everywhere.
+    # On Baird's star V is 0 everywhere.
     scale = float((truth.weights * (truth.values - mean).square()).sum().sqrt()) or 1.0
     errors: list[float] = []
     seen, spent = 0, 0.0
     estimate = ValueEstimate(torch.zeros_like(truth.values))
     for trajectory in trajectories:
         start = time.perf_counter()
-        sound = _learn(learner, trajectory.through(view))
+        finite = _learn(learner, trajectory.through(view))
         spent += time.perf_counter() - start
         seen += len(trajectory)
-        if sound and seen < GRID[len(errors)]:
+        if finite and seen < GRID[len(errors)]:
             continue
         estimate = learner.predict(states)
-        sound = sound and bool(torch.isfinite(estimate.mean).all())
+        finite = finite and bool(torch.isfinite(estimate.mean).all())
         while len(errors) < len(GRID) and seen >= GRID[len(errors)]:
-            errors.append(truth.rmse(estimate.mean) / scale if sound else math.inf)
-        if not sound:
+            errors.append(truth.rmse(estimate.mean) / scale if finite else math.inf)
+        if not finite:
             errors += [math.inf] * (len(GRID) - len(errors))
             break
     scores = _scores(estimate, truth.values, truth.weights, scale)
@@ -145,7 +156,7 @@ def _measure(
 
 
 def _learn(learner: Learner, trajectory: Trajectory) -> bool:
-    """Update; say whether the method survived it. Diverging is a result, not a failure of the benchmark."""
+    """Update; return whether the method could. Diverging is a result, not a failure of the benchmark."""
     try:
         learner.update(trajectory)
     except (ValueError, ArithmeticError, RuntimeError):
@@ -167,29 +178,30 @@ def _scores(estimate: ValueEstimate, values: Tensor, weights: Tensor, scale: flo
     }
 
 
-def _print(console: Console, outcomes: list[MethodScore], names: Sequence[str]) -> None:
+def _print(console: Console, scores: list[MethodScore], names: Sequence[str]) -> None:
     errors = Table("method", title="RMSE / std of V, median over seeds (∞: diverged)", box=None)
-    # The first word of a name tells the problems apart and leaves room for all of them on eighty columns.
+    # The first word of a name is enough, and eighty columns have room for all of them.
     for name in names:
         errors.add_column(re.split(r"[\s-]", name)[0], justify="right", no_wrap=True)
-    scores = Table("method", title="error bars, median over problems and seeds", box=None)
+    bars = Table("method", title="error bars, median over problems and seeds", box=None)
     places = [LEVELS.index(level) for level in SHOWN]
     for column in (*(f"{level:.0%} covers" for level in SHOWN), "NLL", "CRPS", "µs/sample"):
-        scores.add_column(column, justify="right", no_wrap=True)
+        bars.add_column(column, justify="right", no_wrap=True)
     for label in METHODS:
-        own = [item for item in outcomes if item.arm == label]
+        own = [item for item in scores if item.arm == label]
         errors.add_row(label, *(_median([item.errors[-1] for item in own if item.problem == name]) for name in names))
         covered = [item.coverage for item in own if item.coverage is not None]
         shares = [_median([shares[place] for shares in covered]) for place in places]
         likelihood = _median([item.nll for item in own if item.nll is not None])
         ranked = _median([item.crps for item in own if item.crps is not None])
         spent = f"{float(np.median([item.microseconds for item in own])):.0f}"
-        scores.add_row(label, *shares, likelihood, ranked, spent)
-    console.print(errors, scores, sep="\n", highlight=False)
+        bars.add_row(label, *shares, likelihood, ranked, spent)
+    console.print(errors, bars, sep="\n", highlight=False)
 
 
 def _median(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    middle = float(np.median(values))
-    return f"{middle:.2f}" if math.isfinite(middle) else "∞"
+    return _number(float(np.median(values))) if values else "–"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "∞"

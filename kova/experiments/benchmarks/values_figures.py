@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from kova.experiments.benchmarks.value_methods import METHODS
+from kova.experiments.files import replacing
 from kova.experiments.problems import RandomWalkChain
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ WORST = 10.0
 CHAIN_EPISODES = 30
 
 
-def save_curves(path: Path, outcomes: Sequence[MethodScore], grid: Sequence[int]) -> None:
+def save_curves(path: Path, scores: Sequence[MethodScore], grid: Sequence[int]) -> None:
     """Draw the median error of every arm against the transitions seen, a panel per problem."""
-    names = list(dict.fromkeys(item.problem for item in outcomes))
+    names = list(dict.fromkeys(item.problem for item in scores))
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
     with mpl.rc_context(STYLE):
@@ -33,7 +34,7 @@ def save_curves(path: Path, outcomes: Sequence[MethodScore], grid: Sequence[int]
         axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
         for axis, name in zip(axes, names, strict=False):
             for index, arm in enumerate(METHODS):
-                own = [item.errors for item in outcomes if item.arm == arm and item.problem == name]
+                own = [item.errors for item in scores if item.arm == arm and item.problem == name]
                 middle = np.median(np.minimum(np.array(own), WORST), axis=0)
                 axis.plot(grid, middle, color=_colour(index), ls=_dash(arm), label=arm, lw=1.6 if "KOVA" in arm else 1)
             axis.set(title=name, xscale="log", yscale="log", xlabel="transitions")
@@ -42,23 +43,23 @@ def save_curves(path: Path, outcomes: Sequence[MethodScore], grid: Sequence[int]
         axes[0].set_ylabel("RMSE / std of V")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
-        figure.savefig(path, dpi=110)
+        _save(figure, path)
 
 
-def save_reliability(path: Path, outcomes: Sequence[MethodScore], levels: Sequence[float]) -> None:
+def save_reliability(path: Path, scores: Sequence[MethodScore], levels: Sequence[float]) -> None:
     """Draw observed against nominal coverage of the exact values, over all problems and seeds."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6, 4.4), layout="constrained")
         axis = figure.subplots()
         axis.plot([0, 1], [0, 1], color="0.7", lw=1)
         for index, arm in enumerate(METHODS):
-            own = [item.coverage for item in outcomes if item.arm == arm and item.coverage is not None]
+            own = [item.coverage for item in scores if item.arm == arm and item.coverage is not None]
             if own:
                 mean = np.mean(np.array(own), axis=0)
                 axis.plot(levels, mean, marker="o", ms=3, color=_colour(index), ls=_dash(arm), label=arm)
         axis.set(xlabel="nominal level", ylabel="exact values inside", title="Reliability, all problems")
         axis.legend(frameon=False, loc="upper left")
-        figure.savefig(path, dpi=110)
+        _save(figure, path)
 
 
 def save_chain(path: Path) -> None:
@@ -81,7 +82,12 @@ def save_chain(path: Path) -> None:
         axis.plot(states, truth.values.numpy(), "k--", lw=1, label="exact value")
         axis.set(xlabel="state of the random walk", ylabel="value")
         axis.legend(frameon=False)
-        figure.savefig(path, dpi=110)
+        _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with replacing(path) as draft:
+        figure.savefig(draft, dpi=110)
 
 
 def _colour(index: int) -> Any:

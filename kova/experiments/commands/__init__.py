@@ -1,1 +1,1 @@
-"""What a user types: one module for each command."""
+"""The commands of ``kova``, one module each."""

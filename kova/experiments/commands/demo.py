@@ -1,55 +1,67 @@
-"""``make demo``: PPO with a Kalman critic beside PPO with Adam, on a small real task."""
+"""``kova demo``: PPO with a Kalman critic beside PPO with Adam, on a small real task."""
 
 from __future__ import annotations
 
-import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from kova.experiments.evaluation import curves as figures
+from kova.experiments.evaluation import curves
 from kova.experiments.evaluation.play import Episode, play_as_valued
+from kova.experiments.files import check_folder
+from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.logs import STEP, read_rows
 from kova.experiments.runs.progress import ProgressBar
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import Training, load
+from kova.experiments.runs.training import Interrupted, Training, load
 
 ARMS = {"kova": "Kalman critic", "adam": "Adam critic"}
 
 
-def run(out: Path, env: str, steps: int, seeds: int, console: Console) -> None:
+def run(out: Path, env: str, steps: int, seeds: int, console: Console, command: str) -> None:
     """Train both arms on every seed, print a table, and draw the curves and the value with its band.
 
-    A demo that was stopped goes on where it was.
+    A demo that was stopped continues where it was.
+
+    Raises:
+        UsageError: The environment does not exist, or ``out`` cannot be written.
+        SystemExit: The user stopped it (130).
     """
     start = time.perf_counter()
+    check_folder(out, "--out", "demo.png")
+    environments.make(RunConfig.from_preset("ppo", env)).close()
     runs: dict[str, list[Path]] = {label: [] for label in ARMS.values()}
     for seed in range(seeds):
         for critic, label in ARMS.items():
             config = RunConfig.from_preset("ppo", env).with_critic(critic).changed(steps=steps, seed=seed)
-            path = out / f"{env}-{steps}-{critic}-seed{seed}"
-            train(config, RunDirectory(path), f"{label}, seed {seed}", console)
+            path = out / f"{env.replace('/', '-')}-{steps}-{critic}-seed{seed}"
+            try:
+                train(config, RunDirectory(path), command, f"{label}, seed {seed}", console)
+            except Interrupted as stopped:
+                console.print(f"{stopped}; the same command continues there", highlight=False)
+                raise SystemExit(130) from None
             runs[label].append(path)
     table = Table("critic", "return, last fifth", "area under the curve", "explained variance")
     for label, paths in runs.items():
         table.add_row(label, _over_seeds(paths, _last_fifth), _over_seeds(paths, _area), _over_seeds(paths, _explained))
     picture = out / "demo.png"
-    figures.save(picture, runs, _episode(runs[ARMS["kova"]][0]), f"PPO on {env}, {seeds} seeds")
+    curves.save(picture, runs, _episode(runs[ARMS["kova"]][0]), f"PPO on {env}, {seeds} seeds")
     console.print(table)
     console.print(f"{time.perf_counter() - start:.0f} s; picture: {picture}", highlight=False)
 
 
-def train(config: RunConfig, directory: RunDirectory, label: str, console: Console) -> None:
-    """Run one arm to its end, from where it is."""
+def train(config: RunConfig, directory: RunDirectory, command: str, label: str, console: Console) -> None:
+    """Start or resume one run and train it to its end."""
     if not directory.path.exists():
         directory.path.parent.mkdir(parents=True, exist_ok=True)
         directory.create(config)
     directory.discard_drafts()
-    Training(config, directory, lambda: [ProgressBar(console, label, config.steps)]).run()
+    Training(config, directory, command, lambda: [ProgressBar(console, label, config.steps)]).run()
 
 
 def _episode(path: Path) -> Episode:
@@ -63,37 +75,21 @@ def _episode(path: Path) -> Episode:
 
 
 def _last_fifth(path: Path) -> float:
-    frames, returns = figures.training_returns(path)
+    frames, returns = curves.training_returns(path)
     return float(returns[frames > 0.8 * frames[-1]].mean())
 
 
 def _area(path: Path) -> float:
-    return float(figures.training_returns(path)[1].mean())
+    return float(curves.training_returns(path)[1].mean())
 
 
 def _explained(path: Path) -> float:
-    """Mean over the second half of the run: the first rollouts say little."""
+    """Mean over the second half of the run: the first rollouts are not representative."""
     rows = [row for row in read_rows(path / "progress.csv") if "train/explained_variance" in row]
     half = [row for row in rows if float(row[STEP]) > 0.5 * float(rows[-1][STEP])]
     return float(np.mean([float(row["train/explained_variance"]) for row in half]))
 
 
-def _over_seeds(paths: list[Path], measure: object) -> str:
-    assert callable(measure)
+def _over_seeds(paths: list[Path], measure: Callable[[Path], float]) -> str:
     values = [measure(path) for path in paths]
     return f"{np.mean(values):.2f}  ({min(values):.2f} to {max(values):.2f})"
-
-
-def main() -> None:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="where runs and picture go")
-    parser.add_argument("--env", default="CartPole-v1", help="a Gymnasium id")
-    parser.add_argument("--steps", type=int, default=12_288, help="frames of every run")
-    parser.add_argument("--seeds", type=int, default=2, help="seeds of every arm")
-    arguments = parser.parse_args()
-    run(arguments.out, arguments.env, arguments.steps, arguments.seeds, Console())
-
-
-if __name__ == "__main__":
-    main()

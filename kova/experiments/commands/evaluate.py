@@ -10,43 +10,45 @@ from rich.console import Console
 from rich.progress import track
 
 from kova.experiments.errors import UsageError
-from kova.experiments.evaluation import video as videos
+from kova.experiments.evaluation import video
 from kova.experiments.evaluation.play import mean_and_interval, play, uncertainty_correlation
+from kova.experiments.files import is_folder
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import load
 
 DEFAULT_FPS = 30
 
 
-def run(path: Path, episodes: int, video: Path | None, seed: int, *, deterministic: bool, console: Console) -> None:
-    """Play ``episodes`` and print the mean return with its 95 % interval.
+def run(
+    path: Path, episodes: int, video_file: Path | None, seed: int, *, deterministic: bool, console: Console
+) -> None:
+    """Play ``episodes`` and print the mean return with its 95 % interval; ``video_file`` gets a video of the first.
 
     Raises:
         UsageError: There is no such run, it has no checkpoint, or the video cannot be made.
     """
     directory = RunDirectory(path)
-    if not path.is_dir():
+    if not is_folder(path):
         raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
     config = directory.config()
     checkpoint = directory.latest_checkpoint()
     if checkpoint is None:
         raise UsageError(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
-    if video is not None:
-        if video.suffix != ".mp4":
-            raise UsageError(f"--video must name an .mp4 file, got {video}; write {video.with_suffix('.mp4')}")
-        # Without a screen MuJoCo needs to be told to draw off it.
+    if video_file is not None:
+        video.check(video_file)
+        # MuJoCo and pygame must render without a screen.
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    model, env = load(config.changed(n_envs=1), checkpoint, None if video is None else "rgb_array")
-    if video is not None and "rgb_array" not in env.get_attr("metadata")[0].get("render_modes", ()):
+    model, env = load(config.changed(n_envs=1), checkpoint, None if video_file is None else "rgb_array")
+    if video_file is not None and "rgb_array" not in env.get_attr("metadata")[0].get("render_modes", ()):
         raise UsageError(f"{config.env} does not draw itself; leave --video out")
     played = []
     for index in track(range(episodes), "playing", console=console, transient=True):
-        record = video is not None and index == 0
+        record = video_file is not None and index == 0
         episode = play(model, env, seed=seed + index, deterministic=deterministic, record=record)
-        if video is not None and record:
+        if video_file is not None and record:
             fps = int(env.get_attr("metadata")[0].get("render_fps", DEFAULT_FPS))
-            videos.write(video, episode, fps)
+            video.write(video_file, episode, fps)
         # Pictures are large and no longer needed.
         played.append(replace(episode, frames=[]))
     env.close()
@@ -67,5 +69,5 @@ def run(path: Path, episodes: int, video: Path | None, seed: int, *, determinist
             highlight=False,
             soft_wrap=True,
         )
-    if video is not None:
-        console.print(f"video: {video}", highlight=False)
+    if video_file is not None:
+        console.print(f"video: {video_file}", highlight=False, soft_wrap=True)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 
-from kova.experiments.errors import UsageError, one_line
+from kova.experiments.errors import UsageError
+from kova.experiments.files import check_file, check_folder, write_whole
 from kova.experiments.report import paper_figures, render
 from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.results import METRICS, collect
-from kova.experiments.runs.run_directory import write_whole
 
 
-def run(folder: Path, out: Path, figures: Path | None, data: Path | None, console: Console) -> None:
+def run(folder: Path, out: Path, figures: Path | None, data: Path | None, console: Console, command: str) -> None:
     """Write the page and, if they are asked for, the figures and the table.
 
     Args:
@@ -24,44 +25,47 @@ def run(folder: Path, out: Path, figures: Path | None, data: Path | None, consol
         figures: Directory for PNG and SVG.
         data: CSV of every curve.
         console: Where to say what was done.
+        command: What the user typed.
 
     Raises:
-        UsageError: There is no such directory, or the page cannot be written.
+        UsageError: There is no such directory, or a file cannot be written; nothing was.
     """
+    check_file(out, "-o")
+    if data is not None:
+        check_file(data, "--data")
+    _check_apart({"-o": out, "--data": data, "--figures": figures})
     with console.status("reading the runs"):
         results = collect(folder)
         comparison = Comparison(results.finished)
-    options = {"-o": out, "--figures": figures, "--data": data}
-    words = [str(word) for option, path in options.items() if path is not None for word in (option, path)]
-    command = shlex.join(["kova", "report", str(folder), *words])
+    if figures is not None:
+        check_folder(figures, "--figures", *(path.name for path in paper_figures.paths(comparison, figures)))
     names = dict.fromkeys(sweep.name for sweep in results.sweeps.values())
     title = f"kova: {', '.join(names) or folder.resolve().name}"
     with console.status("drawing"):
-        page = render(results, title, command)
-        _write(out, page, "-o")
-        written = [out]
+        written = [_write(out, render(results, title, command))]
         if data is not None:
-            _write(data, curves_table(comparison).to_csv(index=False), "--data")
-            written.append(data)
+            written.append(_write(data, curves_table(comparison).to_csv(index=False)))
         if figures is not None:
-            try:
-                written += paper_figures.save(comparison, figures)
-            except OSError as error:
-                raise UsageError(f"{figures} cannot be written: {one_line(error)}; choose another --figures") from None
+            written += paper_figures.save(comparison, figures)
     for path in written:
         console.print(str(path), highlight=False, soft_wrap=True)
     for one in results.damaged:
         console.print(f"damaged: {one.path}: {one.reason}", highlight=False, soft_wrap=True)
 
 
-def _write(path: Path, text: str, option: str) -> None:
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a directory")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {one_line(error)}; choose another {option}") from None
+def _check_apart(targets: Mapping[str, Path | None]) -> None:
+    """Refuse a file that would be in the way of another one; the folder of figures may hold the files."""
+    places = {option: path.resolve() for option, path in targets.items() if path is not None}
+    for first, second in itertools.permutations(places, 2):
+        inside = places[first] in places[second].parents and first != "--figures"
+        if places[first] == places[second] or inside:
+            raise UsageError(f"{first} is in the way of {second}: {targets[second]}; choose another {second}")
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text)
+    return path
 
 
 def curves_table(comparison: Comparison) -> pd.DataFrame:

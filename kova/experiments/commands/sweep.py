@@ -21,35 +21,45 @@ from rich.progress import track
 from rich.table import Table
 
 from kova.experiments.errors import UsageError, one_line
+from kova.experiments.files import check_folder, write_whole
 from kova.experiments.runs import environments
-from kova.experiments.runs.run_directory import RUNS, RunDirectory, write_whole
+from kova.experiments.runs.run_directory import RUNS, RunDirectory
 from kova.experiments.runs.training import build
 from kova.experiments.sweeps.engines import Engine
 from kova.experiments.sweeps.engines.process import LOG
 from kova.experiments.sweeps.estimate import RunCost, estimate
 from kova.experiments.sweeps.grid import MANIFEST, PlannedRun, Sweep, resume_command
 from kova.experiments.sweeps.scheduler import Job, Scheduler
+from kova.memory import human
 
 T = TypeVar("T")
 
 
 def run(
-    sweep: Sweep, out: Path, engine: Callable[[], Engine], attempts: int, console: Console, words: Sequence[str] = ()
+    sweep: Sweep,
+    out: Path,
+    engine: Callable[[], Engine],
+    attempts: int,
+    console: Console,
+    typed: str,
+    words: Sequence[str] = (),
 ) -> None:
     """Bring every run of the sweep to its end.
 
     Args:
         sweep: What to do.
         out: Where.
-        engine: Makes what executes the runs, once all else is sound.
+        engine: Makes the engine, once everything else has been checked.
         attempts: How often a run may fail in a row.
         console: Where to say what happens.
+        typed: The user's command, for every run's record of how it was made.
         words: Options of the command that the next call needs too.
 
     Raises:
-        UsageError: The sweep or the directory is not sound, or another call is at it.
-        SystemExit: Runs failed (1), or the user stopped it (130); the same command goes on.
+        UsageError: The sweep is wrong, the directory cannot be written, or another call is using it.
+        SystemExit: Runs failed (1), or the user stopped it (130); the same command continues.
     """
+    check_folder(out / RUNS, "--out")
     runs = _checked(sweep, out, console)
     workers = engine()
     try:
@@ -62,12 +72,12 @@ def run(
         raise UsageError(f"{out} cannot be written: {one_line(error)}; choose another --out") from None
     with lock:
         command = resume_command(_write_manifest(sweep, out), words)
-        scheduler = Scheduler(runs, out / RUNS, workers, attempts)
+        scheduler = Scheduler(runs, out / RUNS, workers, typed, attempts)
         try:
             with _Display(console, scheduler.jobs) as display:
                 scheduler.run(display.update)
         except KeyboardInterrupt:
-            console.print(f"stopped; finished runs are kept. Go on:\n  {command}", highlight=False, soft_wrap=True)
+            console.print(f"stopped; finished runs are kept. Continue:\n  {command}", highlight=False, soft_wrap=True)
             raise SystemExit(130) from None
     _conclude(scheduler.jobs, out, console)
 
@@ -76,8 +86,9 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     """Print what there is to do, how long it takes and how much memory.
 
     Raises:
-        UsageError: The sweep is not sound, or a run cannot be built.
+        UsageError: The sweep is wrong, or a run cannot be built.
     """
+    check_folder(out / RUNS, "--out")
     runs = _checked(sweep, out, console)
     finished = {run.key for run in runs if _is_finished(run, out)}
     kinds = {_kind(run): run for run in runs}
@@ -91,7 +102,7 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
         own = [run for run in runs if _kind(run) == kind]
         left = sum(run.key not in finished for run in own)
         cost, config = costs[kind], first.config
-        cells = (f"{config.steps:,}", f"{left} of {len(own)}", _duration(cost.seconds), _size(cost.bytes))
+        cells = (f"{config.steps:,}", f"{left} of {len(own)}", _duration(cost.seconds), human(cost.bytes))
         table.add_row(f"{config.algo} {config.env}", first.arm, *cells)
     console.print(table, highlight=False)
     waiting = [costs[_kind(run)] for run in runs if run.key not in finished]
@@ -99,14 +110,14 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
 
 
 def _checked(sweep: Sweep, out: Path, console: Console) -> list[PlannedRun]:
-    """Return the runs; what cannot be built shows now, not in the middle of the night."""
+    """Return the runs, after building one of each kind: what cannot be built should show before hours of training."""
     runs = sweep.runs()
     kinds = {_kind(run): run for run in runs if not _is_finished(run, out)}
     for run in _shown(list(kinds.values()), "checking", console):
         env = environments.normalized(environments.make(run.config), run.config)
         try:
             with warnings.catch_warnings():
-                # They belong in the log of the run.
+                # They will be in the log of the run.
                 warnings.simplefilter("ignore")
                 build(run.config, env)
         except UsageError as error:
@@ -128,7 +139,7 @@ def _shown(items: Sequence[T], word: str, console: Console) -> Iterable[T]:
 
 
 def _write_manifest(sweep: Sweep, out: Path) -> Path:
-    """Keep what the sweep was, beside what earlier sweeps in the same place were."""
+    """Write the definition of the sweep, beside those of earlier sweeps in the same directory, and return its path."""
     text = sweep.to_yaml()
     for number in itertools.count(1):
         path = out / (f"{MANIFEST}.yaml" if number == 1 else f"{MANIFEST}-{number}.yaml")
@@ -142,12 +153,12 @@ def _write_manifest(sweep: Sweep, out: Path) -> Path:
 
 def _total(waiting: Sequence[RunCost], count: int, jobs: int) -> str:
     work, longest = sum(cost.seconds for cost in waiting), max((cost.seconds for cost in waiting), default=0.0)
-    # More processes than cores take turns, and memory all the same.
+    # More processes than cores share the cores, but each needs its memory.
     seconds = max(work / min(jobs, os.cpu_count() or 1), longest)
     memory = sum(sorted((cost.bytes for cost in waiting), reverse=True)[:jobs])
     return (
         f"{count} runs, {count - len(waiting)} finished; about {_duration(seconds)} "
-        f"with --jobs {jobs} and {_size(memory)} of memory, as this machine is now"
+        f"with --jobs {jobs} and {human(memory)} of memory, as this machine is now"
     )
 
 
@@ -180,11 +191,11 @@ class _Display:
         self._live.stop()
 
     def update(self, jobs: Sequence[Job]) -> None:
-        """Show how the runs are doing."""
+        """Show the state of the runs."""
         for job in jobs:
             news = f"{job.state}: {job.message}" if job.message else job.state
-            told = job.state in ("waiting", "running") and not job.message
-            if not told and self._ended.get(job.path.name) != news:
+            silent = job.state in ("waiting", "running") and not job.message
+            if not silent and self._ended.get(job.path.name) != news:
                 self._ended[job.path.name] = news
                 note = f": {job.message}" if job.message else ""
                 self.console.print(f"{job.state}  {_label(job)}{note}", highlight=False, soft_wrap=True)
@@ -241,7 +252,3 @@ def _label(job: Job) -> str:
 
 def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-def _size(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from kova.experiments.errors import UsageError
-from kova.experiments.evaluation import curves as figures
+from kova.experiments.evaluation import curves
 from kova.experiments.evaluation.play import play_as_valued
+from kova.experiments.files import is_folder
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.progress import ProgressBar
 from kova.experiments.runs.run_directory import RunDirectory
@@ -36,7 +37,7 @@ class TrainRequest:
     run_dir: Path | None = None
 
     def config(self) -> RunConfig:
-        """Return the run that was request for.
+        """Return the run that was asked for.
 
         Raises:
             UsageError: Something is missing or unknown.
@@ -54,8 +55,14 @@ class TrainRequest:
         return RunDirectory(self.run_dir or Path("runs") / name)
 
 
-def run(request: TrainRequest, *, resume: bool, console: Console) -> None:
-    """Train, or go on training, and show what came out.
+def run(request: TrainRequest, command: str, *, resume: bool, console: Console) -> None:
+    """Start or resume a run, and show the result.
+
+    Args:
+        request: What the user gave.
+        command: What the user typed.
+        resume: Whether the run is there already.
+        console: Where to print.
 
     Raises:
         UsageError: It cannot be done; nothing was left behind.
@@ -67,7 +74,7 @@ def run(request: TrainRequest, *, resume: bool, console: Console) -> None:
         if resume:
             held.enter_context(directory.locked())
             directory.discard_drafts()
-        training = Training(config, directory, lambda: [ProgressBar(console, label, config.steps)])
+        training = Training(config, directory, command, lambda: [ProgressBar(console, label, config.steps)])
         if not resume:
             directory.create(config)
             held.enter_context(directory.locked())
@@ -81,9 +88,13 @@ def _train(training: Training, config: RunConfig, directory: RunDirectory, conso
     console.print(f"critic: {critic}", highlight=False)
     try:
         training.run()
-    except Interrupted:
+    except Interrupted as stopped:
+        last = (
+            f"the last checkpoint is at {stopped.checkpoint:,}" if stopped.checkpoint else "there is no checkpoint yet"
+        )
         console.print(
-            f"stopped at frame {training.model.num_timesteps:,} of {config.steps:,}; checkpoint written. Continue:\n"
+            f"stopped at frame {stopped.frame:,} of {config.steps:,}; {last}: "
+            f"resume continues at frame {stopped.checkpoint:,}:\n"
             f"  kova train --resume --run-dir {shlex.quote(str(directory.path))}",
             highlight=False,
             soft_wrap=True,
@@ -104,12 +115,12 @@ def _resumed(request: TrainRequest) -> tuple[RunConfig, RunDirectory]:
             "say which run to resume, as in: kova train --resume --run-dir runs/ppo-HalfCheetah-v4-kova-seed0"
         )
     directory = RunDirectory(request.run_dir) if request.run_dir else request.directory(request.config())
-    if not directory.path.is_dir():
+    if not is_folder(directory.path):
         raise UsageError(f"{directory.path} does not exist: there is nothing to resume; leave --resume out to start it")
     config = directory.config()
     for name in ("algo", "env", "preset", "steps", "seed"):
         value = getattr(request, name)
-        # More frames would be another run: the schedules go by them.
+        # More frames would be another run: the schedules depend on their number.
         if value is not None and value != getattr(config, name):
             raise UsageError(
                 f"{directory.path} was started with {name} = {getattr(config, name)}, not {value}; leave it out"
@@ -135,10 +146,8 @@ def _conclude(config: RunConfig, directory: RunDirectory, console: Console) -> N
     episode = play_as_valued(model, env, seed=config.seed + 10_000)
     env.close()
     picture = directory.path / "curves.png"
-    figures.save(
-        picture, {f"{config.algo}, {config.critic['optimizer']} critic": [directory.path]}, episode, config.env
-    )
-    frames, returns = figures.training_returns(directory.path)
+    curves.save(picture, {f"{config.algo}, {config.critic['optimizer']} critic": [directory.path]}, episode, config.env)
+    frames, returns = curves.training_returns(directory.path)
     table = Table(show_header=False, box=None)
     table.add_row("frames", f"{config.steps:,}")
     table.add_row("training episodes", f"{len(frames):,}")

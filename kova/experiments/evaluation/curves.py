@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from kova.experiments.evaluation.play import Episode
+from kova.experiments.files import replacing
 from kova.experiments.runs.logs import read_rows
 
 COLOURS = ("#d95f02", "#1b9e77", "#7570b3", "#e7298a")
@@ -60,9 +61,8 @@ def save(path: Path, runs: Mapping[str, Sequence[Path]], episode: Episode | None
         if banded and episode is not None:
             _band(axes[1], episode)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.tmp")
-        figure.savefig(draft, dpi=120, format=path.suffix.removeprefix(".") or "png")
-        draft.replace(path)
+        with replacing(path) as draft:
+            figure.savefig(draft, dpi=120)
 
 
 def _band(axis: Any, episode: Episode) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from kova.experiments.errors import UsageError
 from kova.experiments.evaluation.play import Episode
+from kova.experiments.files import check_file, replacing
 
 #: Pillow's own font has no σ.
 FONT = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
@@ -20,31 +22,33 @@ BAND, LINE, CURSOR, INK = (253, 208, 162), (217, 95, 2), (27, 158, 119), (60, 60
 Frame = npt.NDArray[np.uint8]
 
 
-def write(path: Path, episode: Episode, fps: int) -> None:
-    """Write the episode as an mp4.
+def check(path: Path) -> None:
+    """Check that a video can be written, before an episode is played for it.
 
     Raises:
-        UsageError: The encoder is missing, or the file cannot be written.
+        UsageError: It is not an mp4, the encoder is missing, or the file cannot be written.
     """
-    try:
-        import imageio.v2 as imageio
-        import imageio_ffmpeg  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UsageError(f'{error.name} is missing; --video needs: pip install "kova-rl[experiments]"') from None
+    if path.suffix != ".mp4":
+        raise UsageError(f"--video must name an .mp4 file, got {path}; write {path.stem or 'video'}.mp4")
+    for module in ("imageio", "imageio_ffmpeg"):
+        if find_spec(module) is None:
+            raise UsageError(f'{module} is missing; --video needs: pip install "kova-rl[experiments]"')
+    check_file(path, "--video")
+
+
+def write(path: Path, episode: Episode, fps: int) -> None:
+    """Write the episode as an mp4."""
+    import imageio.v2 as imageio
+
     strip = Strip(episode)
-    draft = path.with_name(f".{path.stem}.tmp.mp4")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        replacing(path) as draft,
+        imageio.get_writer(draft, fps=fps, codec="libx264", macro_block_size=2) as writer,
+    ):
         # A picture is composed when it is written: a thousand large ones would not fit in memory.
-        with imageio.get_writer(draft, fps=fps, codec="libx264", macro_block_size=2) as writer:
-            for index, frame in enumerate(episode.frames):
-                writer.append_data(_even(np.vstack([frame, strip.at(index)])))  # type: ignore[attr-defined]
-        draft.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}; choose another --video") from error
-    finally:
-        if draft.exists():
-            draft.unlink()
+        for index, frame in enumerate(episode.frames):
+            writer.append_data(_even(np.vstack([frame, strip.at(index)])))  # type: ignore[attr-defined]
 
 
 class Strip:
@@ -57,7 +61,7 @@ class Strip:
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
         self._width = episode.frames[0].shape[1]
-        # Pictures are from 200 to 1000 wide; the text keeps its share of them.
+        # Pictures are from 200 to 1000 pixels wide; the text scales with them.
         self._size = int(np.clip(self._width / 32, 11, 28))
         self._font = ImageFont.truetype(FONT, self._size)
         self._margin, self._top = self._size // 2, 2 * self._size
@@ -100,6 +104,6 @@ class Strip:
 
 
 def _even(frame: Frame) -> Frame:
-    """Pad to even sides: the encoder wants them."""
+    """Pad to even width and height, which the encoder needs."""
     height, width = frame.shape[:2]
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 ID = "kova/DeepSea-v0"
 
-#: What N steps to the right cost together.
+#: The cost of N steps to the right.
 MOVE_COST = 0.01
 
 Observation = npt.NDArray[np.float32]
@@ -48,7 +48,7 @@ class DeepSea(gym.Env[Observation, np.int64]):
         return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Sink a row; ``is_success`` in the last step's info says whether the treasure was found."""
+        """Move down one row; ``is_success`` in the last step's info says whether the treasure was found."""
         right = action == self._right[self._row, self._column]
         treasure = bool(right and self._column == self.depth - 1)
         reward = float(treasure) - (MOVE_COST / self.depth if right else 0.0)

@@ -133,7 +133,7 @@ class FiniteProblem(Problem):
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        """Every state once, weighted as the chain says."""
+        """Every state once, with the weights of the chain."""
         states = torch.arange(len(self.chain.start), dtype=torch.float64)[:, None]
         values = self.values(states)
         return Evaluation(states, values, torch.from_numpy(self.chain.weights), torch.zeros_like(values))

@@ -36,13 +36,13 @@ class MountainCar(SimulatedProblem):
         return rng.uniform(self.low, (GOAL, self.high[1]))
 
     def step(self, states: Array, rng: np.random.Generator) -> Step:
-        """Push and roll."""
+        """Apply the force and move."""
         pushes = np.where(states[:, 1] < 0.0, -1.0, 1.0)
         random = rng.integers(-1, 2, len(states))
         return roll(states, np.where(rng.random(len(states)) < self.randomness, random, pushes))
 
     def over(self, states: Array) -> NDArray[np.bool_]:
-        """Say where the car is at the goal and not rolling back, (N,)."""
+        """Return where the car is at the goal and not rolling back, (N,)."""
         return np.asarray((states[:, 0] >= GOAL) & (states[:, 1] >= 0.0))
 
 

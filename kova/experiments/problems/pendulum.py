@@ -1,4 +1,4 @@
-"""The task of the demo: a fixed policy on Gymnasium's Pendulum-v1 and the discounted returns it earns."""
+"""The task of ``kova bench policy``: a fixed policy on Gymnasium's Pendulum-v1 and the discounted returns it earns."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def joined(parts: list[Samples]) -> Samples:
 
 
 def collect(seed: int, samples: int, tick: Callable[[], None]) -> PendulumStream:
-    """Roll the policy out for the stream and for the held-out episodes; ``tick`` hears of every episode."""
+    """Roll the policy out for the stream and for the held-out episodes; ``tick`` is called after every episode."""
     parts = [_heard(part, tick) for part in itertools.islice(episodes(seed, stream=0), episodes_for(samples))]
     others = [_heard(part, tick) for part in itertools.islice(episodes(seed, stream=1), HELD_OUT_EPISODES)]
     raw = joined(parts)

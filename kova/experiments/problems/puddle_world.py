@@ -51,7 +51,7 @@ class PuddleWorld(SimulatedProblem):
         return Step(moved, -1.0 - DEPTH_COST * depth(moved), self.over(moved))
 
     def over(self, states: Array) -> NDArray[np.bool_]:
-        """Say where x + y >= 1.9, (N,)."""
+        """Return where x + y >= 1.9, (N,)."""
         return np.asarray(states.sum(1) >= GOAL)
 
 

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 
 class Step(NamedTuple):
-    """What one step of N simulations led to."""
+    """The result of one step of N simulations."""
 
     states: Array
     rewards: Array
@@ -58,7 +58,7 @@ class SimulatedProblem(Problem):
 
     @abstractmethod
     def over(self, states: Array) -> NDArray[np.bool_]:
-        """Say where the task has ended, (N,)."""
+        """Return where the task has ended, boolean (N,)."""
 
     def observations(self, states: Tensor) -> Tensor:
         """Return the state scaled to [-1, 1], (N, n)."""

@@ -13,7 +13,7 @@ from kova.experiments.report.comparison import Comparison, Task
 
 Array = npt.NDArray[np.float64]
 
-#: Told apart by most kinds of colour vision (Okabe and Ito); then dashes tell them apart.
+#: Safe for most kinds of colour vision (Okabe and Ito). With more arms than colours, dashes distinguish them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333")
 DASHES = ("solid", "dash", "dot", "dashdot")
 

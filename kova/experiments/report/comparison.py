@@ -72,7 +72,7 @@ class Row:
 
     Attributes:
         arm: Its name.
-        iqm: Interquartile mean of the normalised final scores.
+        iqm: Interquartile mean of the normalised final scores; None where there is no other arm on any of its tasks.
         finals: {task: (mean, standard deviation)} of the final scores; NaN for the deviation of one run.
         improvement: Probability that a run beats one of the reference; None where it is the reference itself.
         efficiency: {task: frames of the reference / frames of this arm, to the reference's final score}.
@@ -80,7 +80,7 @@ class Row:
     """
 
     arm: str
-    iqm: Interval
+    iqm: Interval | None
     finals: dict[str, tuple[float, float]]
     improvement: Interval | None
     efficiency: dict[str, float]
@@ -102,7 +102,7 @@ class Comparison:
         ]
 
     def _reference(self, runs: Sequence[RunResult], task: str) -> str:
-        # Of the algorithm, not of the task: where the runs of its arm failed, another arm must not stand in for it.
+        # Chosen for the algorithm, not for the task: where its runs failed, no other arm must take its place.
         algo = next(run.config.algo for run in runs if run.task == task)
         own = [run for run in runs if run.config.algo == algo]
         plain = {run.arm for run in own if run.config.critic["optimizer"] != "kova"} or {run.arm for run in own}
@@ -111,20 +111,22 @@ class Comparison:
     @property
     def references(self) -> list[str]:
         """The arms that others are compared with: one, unless the tasks have different ones."""
-        return list(dict.fromkeys(task.reference for task in self.tasks))
+        return list(dict.fromkeys(task.reference for task in self.compared))
 
-    def scores(self) -> dict[str, dict[str, Array]]:
-        """Return {arm: {task: final scores}}."""
-        return {arm: {t.name: t.arms[arm].final for t in self.tasks if arm in t.arms} for arm in self.arms}
+    @property
+    def compared(self) -> list[Task]:
+        """The tasks on which there is more than one arm: an arm on its own cannot be compared."""
+        return [task for task in self.tasks if len(task.arms) > 1]
 
     def normalised(self) -> dict[str, dict[str, Array]]:
-        """Return the scores on the scale of the table: 0 the worst run of a task, 1 the best."""
-        return statistics.normalised(self.scores())
+        """Return {arm: {task: final scores}} of the compared tasks; 0 is the worst run of a task and 1 the best."""
+        scores = {arm: {t.name: t.arms[arm].final for t in self.compared if arm in t.arms} for arm in self.arms}
+        return statistics.normalised({arm: own for arm, own in scores.items() if own})
 
     def table(self) -> list[Row]:
         """Return a row for every arm."""
         normalised = self.normalised()
-        return [self._row(arm, normalised) for arm in normalised]
+        return [self._row(arm, normalised) for arm in self.arms]
 
     def _row(self, arm: str, normalised: dict[str, dict[str, Array]]) -> Row:
         own = {task.name: task.arms[arm] for task in self.tasks if arm in task.arms}
@@ -133,7 +135,7 @@ class Comparison:
         references = {task.name: normalised[task.reference][task.name] for task in compared}
         return Row(
             arm,
-            statistics.iqm_interval(normalised[arm]),
+            statistics.iqm_interval(normalised[arm]).within(0.0, 1.0) if arm in normalised else None,
             {name: (float(mean[-1]), float(std[-1])) for name, (mean, std) in bands.items()},
             statistics.improvement_interval(normalised[arm], references) if compared else None,
             {task.name: task.efficiency(arm) for task in compared},

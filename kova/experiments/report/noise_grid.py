@@ -23,7 +23,7 @@ LAST = 0.1
 class NoiseGrid:
     """Means of a metric on one task with one kind of evolution, (etas, noises), NaN where there is no run.
 
-    ``name`` says which task and evolution, and what else tells it from other grids.
+    ``name`` says which task and evolution, and what else distinguishes it from other grids.
     """
 
     name: str

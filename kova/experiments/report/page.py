@@ -1,4 +1,4 @@
-"""The page: what it says, in which order."""
+"""The content of the page: its sections and their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.noise_grid import noise_grids
 from kova.experiments.report.results import CollectedRuns
 from kova.experiments.report.statistics import Interval
-from kova.experiments.runs.provenance import provenance, what_counts
+from kova.experiments.runs.provenance import environment_of, provenance
 from kova.experiments.sweeps.grid import Sweep, resume_command
 
 TITLES = {
@@ -139,38 +139,42 @@ def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section
     rows = comparison.table()
     if not rows:
         return []
-    name, note = _reference(comparison)
-    note = (
-        "Scores are the last 100 training episodes of each run, mean ± standard deviation over seeds. IQM: "
-        "interquartile mean of scores normalised so that in each task 0 is the worst run of any arm and 1 the best, "
-        f"with a 95 % stratified bootstrap interval. P: that a run is better than one of {name}, mean over tasks, with "
-        f"a 95 % interval. Sample efficiency: frames {name} needed for its final score "
-        f"/ frames this arm needed for it; - where it never got there.{note}"
-    )
-    lines = {
-        "IQM": [_interval(row.iqm) for row in rows],
-        "tasks": [f"{len(row.finals)} of {len(comparison.tasks)}" for row in rows],
-        f"P(better than {name})": ["" if row.improvement is None else _interval(row.improvement) for row in rows],
-    }
+    note = "Scores are the last 100 training episodes of each run, mean ± standard deviation over seeds."
+    lines: dict[str, list[str]] = {}
+    figures: list[go.Figure] = []
+    if comparison.compared:
+        name, which = _reference(comparison)
+        note += (
+            " IQM: interquartile mean of scores normalised so that in each task 0 is the worst run of any arm and 1 "
+            "the best, with a 95 % interval: Student's t on a bootstrap's standard error, cut at 0 and 1. P: that a "
+            f"run is better than one of {name}, mean over tasks, with a 95 % interval. Sample efficiency: frames "
+            f"{name} needed for its final score / frames this arm needed for it; - where it never got there.{which}"
+        )
+        figures.append(charts.profiles(comparison, palette))
+        lines["IQM"] = [_interval(row.iqm) for row in rows]
+        lines["tasks"] = [f"{len(row.finals)} of {len(comparison.tasks)}" for row in rows]
+        lines[f"P(better than {name})"] = [_interval(row.improvement) for row in rows]
+    else:
+        note += " No task has more than one arm, so there is nothing to compare them with."
     for task in (task.name for task in comparison.tasks):
         lines[task] = _means_and_stds([row.finals.get(task) for row in rows])
-    for task in (task.name for task in comparison.tasks):
+    for task in (task.name for task in comparison.compared):
         lines[f"Sample efficiency, {task}"] = [_ratio(row.efficiency.get(task)) for row in rows]
     lines["Minutes a run"] = [f"{row.seconds / 60:.1f}" for row in rows]
     table = Table(["", *(row.arm for row in rows)], [[name, *cells] for name, cells in lines.items()])
-    return [Section("statistics", "Statistics", note, [charts.profiles(comparison, palette)], table)]
+    return [Section("statistics", "Statistics", note, figures, table)]
 
 
 def _reference(comparison: Comparison) -> tuple[str, str]:
     """Return what to call the arm that others are compared with, and which it is if it differs between tasks."""
     if len(comparison.references) == 1:
         return comparison.references[0], ""
-    tasks = {arm: [task.name for task in comparison.tasks if task.reference == arm] for arm in comparison.references}
+    tasks = {arm: [task.name for task in comparison.compared if task.reference == arm] for arm in comparison.references}
     return "the reference", " The reference is " + "; ".join(f"{arm} on {', '.join(tasks[arm])}" for arm in tasks) + "."
 
 
 def _means_and_stds(found: Sequence[tuple[float, float] | None]) -> list[str]:
-    """Return the cells of a task, all with the decimals that its largest number wants."""
+    """Return the cells of a task, all with the number of decimals that fits its largest number."""
     decimals = 0 if any(abs(mean) >= 100 for mean, _ in filter(None, found)) else 2
 
     def cell(mean: float, std: float) -> str:
@@ -183,7 +187,9 @@ def _ratio(found: float | None) -> str:
     return "" if found is None else f"{found:.2f}" if found else "-"
 
 
-def _interval(found: Interval) -> str:
+def _interval(found: Interval | None) -> str:
+    if found is None:
+        return ""
     ends = "" if np.isnan(found.low) else f" [{found.low:.2f}, {found.high:.2f}]"
     return f"{found.estimate:.2f}{ends}"
 
@@ -195,7 +201,7 @@ def _wall_clock(comparison: Comparison, palette: charts.Palette) -> list[Section
         arm: {task.name: float(task.arms[arm].seconds.mean()) for task in comparison.tasks if arm in task.arms}
         for arm in comparison.arms
     }
-    note = "Mean over seeds, one thread a run, as it was: whatever else the machine did is in it."
+    note = "Mean over seeds, one thread for each run, measured while the machine may have done other work."
     return [Section("wall-clock", "Wall-clock", note, [charts.wall_clock(seconds, palette)])]
 
 
@@ -211,8 +217,8 @@ def _state(results: CollectedRuns) -> Section:
 
 
 def _machines(results: CollectedRuns) -> list[dict[str, Any]]:
-    """Return every set of versions and machine that runs were trained with."""
-    kinds = [what_counts(maker) for run in results.runs for maker in run.made_by]
+    """Return every distinct set of versions and machine with which runs were trained."""
+    kinds = [environment_of(maker) for run in results.runs for maker in run.made_by]
     return [kind for place, kind in enumerate(kinds) if kind not in kinds[:place]]
 
 
@@ -221,10 +227,10 @@ def _provenance(results: CollectedRuns, command: str) -> Section:
     for number, facts in enumerate(_machines(results), start=1):
         lines += [f"# trained with ({number})", *(f"{name}: {value}" for name, value in facts.items())]
     lines += ["", "# reported with", *(f"{name}: {value}" for name, value in provenance(command).items())]
-    told: list[Sweep] = []
+    shown: list[Sweep] = []
     for manifest, sweep in results.sweeps.items():
-        if sweep not in told:
-            told.append(sweep)
+        if sweep not in shown:
+            shown.append(sweep)
             lines += ["", resume_command(manifest), f"# {manifest.name}:", sweep.to_yaml().rstrip()]
     seeds = sorted({run.config.seed for run in results.runs})
     lines += ["", f"seeds: {', '.join(map(str, seeds)) or 'none'}"]

@@ -10,11 +10,19 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from kova.experiments.files import replacing
 from kova.experiments.report.charts import Palette
 from kova.experiments.report.comparison import RETURN, Comparison, Task
 
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 LABELS = {RETURN: "mean episode reward", "entropy": "policy entropy", "policy_loss": "policy loss"}
+#: What each figure of the paper shows.
+METRICS = {"fig3": [RETURN], "fig4": list(LABELS)}
+
+
+def paths(comparison: Comparison, folder: Path) -> list[Path]:
+    """Return the files that :func:`save` writes."""
+    return [path for own in _pictures(comparison, folder).values() for path in own]
 
 
 def save(comparison: Comparison, folder: Path) -> list[Path]:
@@ -23,18 +31,28 @@ def save(comparison: Comparison, folder: Path) -> list[Path]:
     Returns:
         The files.
     """
-    written = []
     folder.mkdir(parents=True, exist_ok=True)
-    for algorithm in dict.fromkeys(task.name.split()[0] for task in comparison.tasks):
-        tasks = [task for task in comparison.tasks if task.name.split()[0] == algorithm]
-        for name, metrics in (("fig3", [RETURN]), ("fig4", list(LABELS))):
-            figure = _draw(tasks, metrics, Palette(comparison.arms))
-            for kind in ("png", "svg"):
-                path = folder / f"{name}-{algorithm.lower()}.{kind}"
-                draft = path.with_name(f".{path.name}.tmp")
-                figure.savefig(draft, dpi=150, format=kind)
-                written.append(draft.replace(path))
-    return written
+    for (algorithm, name), files in _pictures(comparison, folder).items():
+        tasks = [task for task in comparison.tasks if _algorithm(task) == algorithm]
+        figure = _draw(tasks, METRICS[name], Palette(comparison.arms))
+        for path in files:
+            with replacing(path) as draft:
+                figure.savefig(draft, dpi=150)
+    return paths(comparison, folder)
+
+
+def _pictures(comparison: Comparison, folder: Path) -> dict[tuple[str, str], list[Path]]:
+    """Return {(algorithm, figure): its files}."""
+    algorithms = dict.fromkeys(_algorithm(task) for task in comparison.tasks)
+    return {
+        (algorithm, name): [folder / f"{name}-{algorithm.lower()}.{kind}" for kind in ("png", "svg")]
+        for algorithm in algorithms
+        for name in METRICS
+    }
+
+
+def _algorithm(task: Task) -> str:
+    return task.name.split()[0]
 
 
 def _draw(tasks: Sequence[Task], metrics: Sequence[str], palette: Palette) -> Figure:

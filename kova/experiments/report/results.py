@@ -1,4 +1,4 @@
-"""What the runs below a directory left behind, damaged ones set apart."""
+"""Reads the runs below a directory; damaged ones are listed separately."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kova.experiments.errors import UsageError, one_line
+from kova.experiments.files import is_folder
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.logs import STEP, read_rows
 from kova.experiments.runs.provenance import read_makers
@@ -93,7 +94,7 @@ class CollectedRuns:
     Attributes:
         runs: Those that can be read.
         damaged: The others, and copies of one that is there.
-        sweeps: {manifest: the sweep they belong to}, by directory and in the order they were run there.
+        sweeps: {manifest: sweep}, by directory and in the order they were run there.
         waiting: Runs of those sweeps that have no directory yet.
     """
 
@@ -114,7 +115,7 @@ def collect(folder: Path) -> CollectedRuns:
     Raises:
         UsageError: There is no such directory.
     """
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UsageError(f"{folder} is not a directory; name the one that kova sweep or kova train made")
     sweeps: dict[Path, Sweep] = {}
     damaged: list[Damaged] = []
@@ -132,7 +133,7 @@ def collect(folder: Path) -> CollectedRuns:
         try:
             run, key = _read(path, planned)
         except Exception as error:
-            # Whatever a damaged file makes its reader raise: the other runs are sound.
+            # A damaged file may raise any error; the other runs can still be read.
             damaged.append(Damaged(path, one_line(error)))
             continue
         other = found.get(key)
@@ -141,15 +142,15 @@ def collect(folder: Path) -> CollectedRuns:
         if other is not None:
             copy = other if found[key] is run else run
             damaged.append(Damaged(copy.path, f"the same run as {found[key].path}, and counted once"))
-    runs = _told_apart(_in_order(list(found.values()), list(planned.values())))
-    # A damaged directory is the only trace of its run, and its name is the run's.
+    runs = _distinguished(_in_order(list(found.values()), list(planned.values())))
+    # A damaged directory has no key, but its name is that of a planned run.
     there = {path.name for path in paths}
     waiting = [run for key, run in planned.items() if key not in found and run.name not in there]
     return CollectedRuns(runs, damaged, sweeps, waiting)
 
 
 def _in_order(runs: list[RunResult], planned: list[PlannedRun]) -> list[RunResult]:
-    """Return the runs with tasks and arms in the order of their sweeps; others come last, as they are."""
+    """Return the runs with tasks and arms in the order of their sweeps; others come last, in their own order."""
     tasks = list(dict.fromkeys(_task(run.config) for run in planned))
     arms = list(dict.fromkeys(run.arm for run in planned))
 
@@ -163,10 +164,10 @@ def _task(config: RunConfig) -> str:
     return f"{config.algo.upper()} {config.env}"
 
 
-def _told_apart(runs: list[RunResult]) -> list[RunResult]:
-    """Return the runs renamed where one name stands for several things: those are no repetitions.
+def _distinguished(runs: list[RunResult]) -> list[RunResult]:
+    """Return the runs, renamed where runs of one name are not repetitions of each other.
 
-    A task that was run with other numbers of frames is as many tasks; an arm with other settings is as many arms.
+    A task gets a name for each number of frames it was run with, and an arm one for each set of settings.
     """
     lengths: dict[str, set[int]] = {}
     for run in runs:
@@ -199,7 +200,7 @@ def settings(config: RunConfig) -> dict[str, Any]:
 
 
 def differences(own: Mapping[str, Any], kinds: Collection[Mapping[str, Any]]) -> str:
-    """Return those of one's own settings that are not the same in all ``kinds``, as text."""
+    """Return, as text, the settings of ``own`` that are not the same in all ``kinds``."""
     differing = [key for key in own if len({repr(kind.get(key)) for kind in kinds}) > 1]
     return ", ".join(f"{key}={own[key]}" for key in differing)
 
@@ -215,7 +216,7 @@ def _manifests(folder: Path) -> list[Path]:
 
 
 def _planned(sweep: Sweep) -> list[PlannedRun]:
-    """Return the runs of a sweep; one that this version cannot expand names no arms and hides no runs."""
+    """Return the runs of a sweep, none if this version cannot expand it: its runs are then reported by themselves."""
     try:
         return sweep.runs()
     except UsageError:

@@ -31,6 +31,11 @@ class Interval:
     low: float
     high: float
 
+    def within(self, low: float, high: float) -> Interval:
+        """Return the part of it inside the range that the quantity can have: that part covers the truth as often."""
+        # In this order NaN stays NaN.
+        return Interval(self.estimate, max(self.low, low), min(self.high, high))
+
 
 def curve(frames: Array, returns: Array, grid: Array, window: int = WINDOW) -> Array:
     """Return the mean of the last ``window`` episodes that ended by each frame of the grid, NaN before the first.
@@ -62,11 +67,6 @@ def mean_and_std(curves: Array) -> tuple[Array, Array]:
     return mean, std
 
 
-def iqm(values: npt.ArrayLike) -> float:
-    """Return the mean of the middle half: a quarter of the runs at each end is left out."""
-    return float(_middle(np.ravel(np.asarray(values, dtype=float))))
-
-
 def normalised(arms: Mapping[str, Scores]) -> dict[str, dict[str, Array]]:
     """Return scores on a common scale: in each task 0 is the worst run of any arm and 1 the best."""
     tasks = {task for scores in arms.values() for task in scores}
@@ -81,7 +81,11 @@ def normalised(arms: Mapping[str, Scores]) -> dict[str, dict[str, Array]]:
 
 
 def iqm_interval(scores: Scores, *, level: float = LEVEL, seed: int = 0) -> Interval:
-    """Return the interquartile mean over all runs of all tasks with its stratified bootstrap interval."""
+    """Return the interquartile mean over all runs of all tasks with its interval.
+
+    The mean of the middle half: a quarter of the runs at each end is left out. The width is Student's t times a
+    standard error by the stratified bootstrap.
+    """
     return _bootstrap(lambda drawn: _middle(np.concatenate(list(drawn.values()), axis=-1)), scores, level, seed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -30,12 +31,12 @@ ALGORITHMS: Mapping[str, type[kova.sb3.critic.CriticMixin]] = {
     "trpo": kova.sb3.TRPO,
 }
 
-#: Parameters of upstream's constructors that a run decides otherwise.
+#: Parameters of upstream's constructors that cannot be set: a run decides them itself.
 NOT_SETTABLE = {
     *("self", "policy", "env", "seed", "verbose", "tensorboard_log", "policy_kwargs", "_init_setup_model"),
     *("replay_buffer_class", "replay_buffer_kwargs", "rollout_buffer_class", "rollout_buffer_kwargs"),
     *("observation_space", "action_space", "lr_schedule", "critic", "observation_fn"),
-    # Classes cannot be written as text, and this replay buffer cannot be thrifty and know time limits at once.
+    # Classes cannot be written as text, and a replay buffer that saves memory cannot handle time limits.
     *("features_extractor_class", "optimizer_class", "optimize_memory_usage"),
 }
 
@@ -46,6 +47,10 @@ CRITICS: Mapping[str, tuple[str, ...] | None] = {
     "adam": ("optimizer", "epochs", "batch_size"),
     "upstream": ("optimizer",),
 }
+
+
+#: A larger number is taken for a typing error.
+LARGEST = {"steps": 10**15, "n_envs": 10_000, "checkpoint_every": 10**15}
 
 
 @dataclass(frozen=True)
@@ -61,9 +66,9 @@ class RunConfig:
         n_envs: Copies of the environment.
         normalize_observations: By a running mean and variance.
         normalize_rewards: By a running scale of the return.
-        time_limit_bootstrap: Whether a time limit is told apart from an end of the task.
+        time_limit_bootstrap: Whether a time limit is distinguished from an end of the task.
         checkpoint_every: Frames between checkpoints. The environment is reset at each, so that a run resumed from it
-            goes on exactly as one that was never stopped.
+            continues exactly as one that was never stopped.
         algorithm: Arguments of upstream's constructor.
         policy: Arguments of upstream's policy.
         critic: ``optimizer`` (one of :data:`CRITICS`), ``epochs``, ``batch_size``, and arguments of :class:`kova.KOVA`.
@@ -90,10 +95,12 @@ class RunConfig:
                 raise UsageError(f"{name} must be a name, got {getattr(self, name)!r}")
         if self.algo not in ALGORITHMS:
             raise UsageError(f"algorithm {self.algo!r} is unknown{suggestion(self.algo, ALGORITHMS)}")
-        for name in ("steps", "n_envs", "checkpoint_every"):
+        for name, most in LARGEST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} must be an integer >= 1, got {value!r}")
+            if value > most:
+                raise UsageError(f"{name} must be at most {most:,}, got {value}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
             raise UsageError(f"seed must be an integer from 0 to 2^32 - 1, got {self.seed!r}")
         for name in ("normalize_observations", "normalize_rewards", "time_limit_bootstrap"):
@@ -201,7 +208,7 @@ class RunConfig:
         try:
             content = read_fields(path, cls, ("algo", "env"))
         except UsageError as error:
-            raise UsageError(f"{error}; mend it, or start the run anew in another --run-dir") from None
+            raise UsageError(f"{error}; repair it, or start a new run in another --run-dir") from None
         try:
             return cls(**content)
         except UsageError as error:
@@ -265,6 +272,9 @@ def _known(key: str, known: Sequence[str]) -> None:
         last = key.rpartition(".")[2]
         elsewhere = [name for name in known if name.rpartition(".")[2] == last]
         hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else suggestion(key, known)
+        if "did you mean" not in hint:
+            # All of them would fill the screen.
+            hint = f"; the closest are {', '.join(difflib.get_close_matches(key, known, n=3, cutoff=0.0))}"
         raise UsageError(f"setting {key!r} is unknown{hint}")
 
 
@@ -284,7 +294,7 @@ def _parsed(text: str, key: str) -> Any:
 
 
 def as_number(value: Any) -> Any:
-    """Return the number that a text of YAML stands for: its floats need a dot, 3e-4 and 1e6 would stay texts."""
+    """Return the number that a text of YAML stands for: in YAML 3e-4 and 1e6 are texts, because floats need a dot."""
     if not isinstance(value, str):
         return value
     try:

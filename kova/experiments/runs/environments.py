@@ -25,11 +25,11 @@ class WithoutTimeLimitBootstrap(VecEnvWrapper):
     """Treats the end of the time limit as an end of the task, as OpenAI baselines did."""
 
     def reset(self) -> VecEnvObs:
-        """Pass on."""
+        """Reset the environments."""
         return self.venv.reset()
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Forget that an episode was cut."""
+        """Remove the mark of an episode that the time limit ended."""
         observations, rewards, dones, infos = self.venv.step_wait()
         for info in infos:
             info["TimeLimit.truncated"] = False
@@ -83,14 +83,14 @@ def _maker(name: str, render_mode: str | None) -> Callable[[], gym.Env[Any, Any]
         except gym.error.UnregisteredEnv as error:
             raise UsageError(f"environment {name!r} is unknown{_closest(name)}") from error
         except Exception as error:
-            # Whatever its package raises: there is no run without the environment.
+            # Its package may raise any error.
             raise UsageError(f"environment {name!r} cannot be made: {one_line(error)}") from error
 
     return make_one
 
 
 def _quiet_mujoco(name: str) -> None:
-    """Keep MuJoCo's deprecations of Gymnasium's models from the screen, and a MUJOCO_LOG.TXT from the folder."""
+    """Hide MuJoCo's deprecation warnings about Gymnasium's models, which it would also write to MUJOCO_LOG.TXT."""
     spec = gym.registry.get(name)
     if spec is not None and "mujoco" in str(spec.entry_point):
         with contextlib.suppress(ImportError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,27 +23,18 @@ def linear(start: float, end: float = 0.0) -> LinearSchedule:
     return LinearSchedule(float(start), float(end), 1.0)
 
 
+def _models() -> dict[str, Callable[..., Any]]:
+    """Return every model of P_v and P_n that the library exports, by name."""
+    exported = {name: getattr(kova, name) for name in kova.__all__}
+    return {
+        name: model
+        for name, model in exported.items()
+        if isinstance(model, type) and issubclass(model, kova.Evolution | kova.Noise) and not inspect.isabstract(model)
+    }
+
+
 #: What may be called.
-CALLS: Mapping[str, Callable[..., Any]] = {
-    **{
-        model.__name__: model
-        for model in (
-            kova.Static,
-            kova.FadingMemory,
-            kova.PriorRelaxation,
-            kova.DirectionalForgetting,
-            kova.RandomWalk,
-            kova.Memoryless,
-            kova.BatchSize,
-            kova.MaxRatio,
-            kova.ConstantNoise,
-            kova.InnovationNoise,
-            kova.InverseVariance,
-            kova.Robust,
-        )
-    },
-    "linear": linear,
-}
+CALLS: Mapping[str, Callable[..., Any]] = {**_models(), "linear": linear}
 
 #: What may be named.
 NAMES: Mapping[str, Any] = {
@@ -58,7 +50,7 @@ NAMES: Mapping[str, Any] = {
 
 
 def resolve(value: Any) -> Any:
-    """Return the object that a value of a configuration stands for; what is not an expression stays as it is.
+    """Return the object that a value of a configuration stands for; other values are returned unchanged.
 
     Raises:
         ValueError: A call of an unknown name, or with arguments it does not take.
@@ -91,6 +83,9 @@ def _called(node: ast.expr, text: str) -> Any:
     positional = [_literal(argument, text) for argument in node.args]
     if any(keyword.arg is None for keyword in node.keywords):
         raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)")
+    names = [keyword.arg for keyword in node.keywords]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{text!r} gives an argument twice; leave one out")
     named = {keyword.arg: _literal(keyword.value, text) for keyword in node.keywords if keyword.arg}
     try:
         return CALLS[name](*positional, **named)

@@ -15,7 +15,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from torch.utils.tensorboard.writer import SummaryWriter
 
-from kova.experiments.runs.run_directory import write_whole
+from kova.experiments.errors import UsageError, one_line
+from kova.experiments.files import write_whole
 
 STEP = "time/total_timesteps"
 
@@ -32,7 +33,7 @@ class ProgressCSV(KVWriter):
 
     def __init__(self, path: Path, until: int) -> None:
         self._path = path
-        self._rows: list[Row] = [row for row in read_rows(path) if int(float(row[STEP])) <= until]
+        self._rows: list[Row] = _rows_until(path, STEP, until)
         self._written = 0
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
@@ -57,7 +58,7 @@ class ProgressCSV(KVWriter):
 
 
 class Events(TensorBoardOutputFormat):
-    """TensorBoard events; upstream's has no way to say that a run goes on.
+    """TensorBoard events; upstream's cannot continue those of a resumed run.
 
     Args:
         folder: Where the files go.
@@ -65,7 +66,7 @@ class Events(TensorBoardOutputFormat):
     """
 
     def __init__(self, folder: Path, until: int) -> None:
-        self.writer = SummaryWriter(str(folder), purge_step=until + 1 if until else None)
+        self.writer = SummaryWriter(str(folder), purge_step=until + 1)
         self._is_closed = False
 
 
@@ -81,8 +82,8 @@ class MonitorCSV(BaseCallback):
     def __init__(self, path: Path, env: str, until: int) -> None:
         super().__init__()
         self._path, self._env = path, env
-        self._rows: list[Row] = [row for row in read_rows(path) if int(row["step"]) <= until]
-        # A resumed run's clock goes on from the last episode that is kept.
+        self._rows: list[Row] = _rows_until(path, "step", until)
+        # A resumed run's clock continues from the last episode that is kept.
         self._start = time.time() - (float(self._rows[-1]["t"]) if self._rows else 0.0)
         self._written = 0
 
@@ -117,7 +118,21 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         return []
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-    return [{key: value for key, value in row.items() if value != ""} for row in csv.DictReader(lines)]
+    return [{key: value for key, value in row.items() if value} for row in csv.DictReader(lines)]
+
+
+def _rows_until(path: Path, column: str, until: int) -> list[Row]:
+    """Return the rows of an earlier part of a run, up to a frame.
+
+    Raises:
+        UsageError: The file is damaged.
+    """
+    try:
+        return [row for row in read_rows(path) if int(float(row[column])) <= until]
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise UsageError(
+            f"{path} is damaged: {type(error).__name__}: {one_line(error)}; delete it to continue without its rows"
+        ) from None
 
 
 def _as_csv(columns: list[str], rows: Iterable[Row]) -> str:

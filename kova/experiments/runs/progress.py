@@ -1,4 +1,4 @@
-"""What a user watches while a run trains."""
+"""The progress bar of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Column
 from stable_baselines3.common.callbacks import BaseCallback
 
-#: Frames between two looks at the terminal.
+#: Frames between two updates of the bar.
 EVERY = 64
 
 
@@ -25,7 +25,7 @@ class ProgressBar(BaseCallback):
 
     def __init__(self, console: Console, label: str, steps: int) -> None:
         super().__init__()
-        # The numbers take what they need and the bar the rest: at 80 columns nothing is cut.
+        # The bar takes the width that the numbers leave, so that nothing is cut at 80 columns.
         self._bar = Progress(
             BarColumn(None, table_column=Column(ratio=1)),
             TaskProgressColumn(),
@@ -39,14 +39,14 @@ class ProgressBar(BaseCallback):
         self._explained: float | None = None
 
     def _on_training_start(self) -> None:
-        # A resumed run begins where it stopped, and that is no speed.
+        # The frames before a resume must not count for the speed.
         if not self._bar.live.is_started:
             self._bar.console.print(self._label, highlight=False)
             self._bar.reset(self._task, completed=self._completed())
         self._bar.start()
 
     def _on_rollout_start(self) -> None:
-        # The logger forgets its values when it writes them.
+        # The logger clears its values when it writes them.
         value = self.logger.name_to_value.get("train/explained_variance")
         self._explained = self._explained if value is None else float(value)
 

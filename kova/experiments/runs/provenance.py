@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from kova.experiments.runs.run_directory import write_whole
+from kova.experiments.files import write_whole
 
-#: Whose versions can change a result.
+#: Packages whose versions can change a result.
 PACKAGES = ("kova-rl", "torch", "numpy", "stable-baselines3", "sb3-contrib", "gymnasium", "mujoco")
 
 
@@ -41,18 +41,18 @@ def _versions() -> dict[str, str]:
 
 
 def add_maker(path: Path, facts: dict[str, Any]) -> None:
-    """Note what goes on making a file, unless the last one was the same: a resumed run may have several makers."""
+    """Add a maker to a file, unless the last one is the same: a resumed run may have several."""
     try:
         makers = read_makers(path)
     except ValueError:
-        # What cannot be read must not keep a run from going on.
+        # A damaged file must not keep a run from continuing.
         makers = []
-    if not makers or what_counts(makers[-1]) != what_counts(facts):
+    if not makers or environment_of(makers[-1]) != environment_of(facts):
         write_whole(path, json.dumps([*makers, facts], indent=2))
 
 
 def read_makers(path: Path) -> list[dict[str, Any]]:
-    """Return who made a file, in order; runs of older versions have one, or do not say.
+    """Return the makers of a file, in order; runs of older versions have one or none.
 
     Raises:
         ValueError: It is damaged.
@@ -66,6 +66,6 @@ def read_makers(path: Path) -> list[dict[str, Any]]:
     return makers
 
 
-def what_counts(maker: dict[str, Any]) -> dict[str, Any]:
-    """Return versions and machine; command and date are each run's own."""
+def environment_of(maker: dict[str, Any]) -> dict[str, Any]:
+    """Return versions and machine, without command and date, which differ between runs."""
     return {name: value for name, value in maker.items() if name not in ("command", "date")}

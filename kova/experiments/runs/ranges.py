@@ -1,4 +1,4 @@
-"""Which values a setting takes. Upstream does not look: it would train with a discount of 7."""
+"""Which values a setting takes. Upstream does not check: it would train with a discount of 7."""
 
 from __future__ import annotations
 
@@ -63,6 +63,9 @@ def _is_train_freq(value: Any) -> bool:
         value = value[0]
     return _is_integer(value) and value >= 1
 
+
+#: What no setting reaches; numpy and torch do not take much more.
+LARGEST = 2**53
 
 NUMBER = Check("a number", _is_number)
 POSITIVE = Check("a number > 0", lambda value: _is_number(value) and value > 0)
@@ -149,6 +152,8 @@ def check(key: str, value: Any) -> None:
         meant = resolve(value)
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from None
+    if _is_integer(meant) and abs(meant) > LARGEST:
+        raise ValueError(f"{key} must be at most {LARGEST}, got {value!r}")
     wanted = CHECKS.get(key)
     if wanted is not None and not wanted.holds(meant):
         raise ValueError(f"{key} must be {wanted.wanted}, got {value!r}")

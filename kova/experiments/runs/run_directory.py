@@ -1,8 +1,7 @@
-"""The directory of a run. Whatever is in it was written whole: to another name first, then moved into place."""
+"""The directory of a run. Every file in it is complete: it was written to another name and then moved into place."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -14,7 +13,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from kova.experiments.errors import UsageError, one_line
+from kova.experiments.errors import UsageError
+from kova.experiments.files import DRAFTS, check_folder, sync, write_whole
 from kova.experiments.runs.config import RunConfig
 
 KEPT_CHECKPOINTS = 2
@@ -52,15 +52,12 @@ class RunDirectory:
         """Refuse to write over what is there.
 
         Raises:
-            UsageError: It is there already, or cannot be looked at.
+            UsageError: It is there already, or cannot be made.
         """
-        try:
-            run, there = self.config_file.is_file(), self.path.exists()
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{self.path} cannot be made: {one_line(error)}; choose another --run-dir") from None
-        if run:
+        check_folder(self.path, "--run-dir")
+        if self.config_file.is_file():
             raise UsageError(f"{self.path} exists; continue it with --resume, or choose another --run-dir")
-        if there:
+        if self.path.exists():
             raise UsageError(f"{self.path} exists and is not a run; choose another --run-dir")
 
     def create(self, config: RunConfig) -> None:
@@ -81,7 +78,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training here; the system lets go of the lock even if this one is killed.
+        """Keep other processes from training here; the system releases the lock even if this one is killed.
 
         Raises:
             Busy: Another process has it.
@@ -97,7 +94,7 @@ class RunDirectory:
             lock.release()
 
     def is_busy(self) -> bool:
-        """Say whether some process is training here now; looking leaves no trace."""
+        """Return whether some process is training here now, without leaving files."""
         if not (self.path / ".lock").exists():
             return False
         try:
@@ -106,7 +103,7 @@ class RunDirectory:
         except Busy:
             return True
         except OSError:
-            # Nobody trains in what cannot be written.
+            # No process can train in a folder that cannot be written.
             return False
 
     def config(self) -> RunConfig:
@@ -122,7 +119,7 @@ class RunDirectory:
         return RunConfig.from_yaml(self.config_file)
 
     def write_status(self, state: str, **details: Any) -> None:
-        """Say in ``status.json`` how the run is doing: running, finished, interrupted or failed."""
+        """Write the state to ``status.json``: running, finished, interrupted or failed."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         write_whole(
             self.path / "status.json",
@@ -144,7 +141,7 @@ class RunDirectory:
         return content
 
     def is_finished(self) -> bool:
-        """Say whether the run is complete; a status that cannot be read does not say so."""
+        """Return whether the run is complete; with a status that cannot be read it is not."""
         try:
             return self.status().get("state") == "finished"
         except (OSError, ValueError):
@@ -158,13 +155,13 @@ class RunDirectory:
         draft.mkdir(parents=True)
         yield draft
         for file in draft.iterdir():
-            _sync(file)
+            sync(file)
         final = self.checkpoints / f"{step:010d}"
         if final.exists():
             shutil.rmtree(draft)
         else:
             draft.rename(final)
-            _sync(self.checkpoints)
+            sync(self.checkpoints)
         self.prune()
 
     def latest_checkpoint(self) -> Path | None:
@@ -177,7 +174,7 @@ class RunDirectory:
         for leftover in [
             *self.checkpoints.glob(".draft-*"),
             *self.checkpoints.glob(".old-*"),
-            *self.path.glob(".*.tmp"),
+            *self.path.glob(DRAFTS),
         ]:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
@@ -185,31 +182,9 @@ class RunDirectory:
         """Remove all but the newest checkpoints."""
         for old in self._complete()[:-KEPT_CHECKPOINTS]:
             # Renamed first: a kill in the middle of the removal must not leave half a checkpoint under its name.
-            doomed = old.with_name(f".old-{old.name}")
-            old.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            removed = old.with_name(f".old-{old.name}")
+            old.rename(removed)
+            shutil.rmtree(removed, ignore_errors=True)
 
     def _complete(self) -> list[Path]:
         return sorted(path for path in self.checkpoints.glob("[0-9]*") if path.is_dir())
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file at once, so that a reader sees the old or the new content and a kill leaves one of them."""
-    draft = path.with_name(f".{path.name}.tmp")
-    try:
-        draft.write_text(text)
-        _sync(draft)
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-
-
-def _sync(path: Path) -> None:
-    """Ask the system to put it on disk; not every file system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -1,4 +1,4 @@
-"""Training, in parts: each ends with a checkpoint, and begins as it would after a kill.
+"""Training, in parts: each ends with a checkpoint, and begins in the same way whether or not the run was stopped.
 
 Every part seeds all random numbers from (seed, frame) and resets the environment. That is what makes a resumed run
 end with the same parameters as one that was never stopped, for any environment.
@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
@@ -35,11 +36,20 @@ MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
 
 
 class Interrupted(Exception):
-    """The user stopped the run; it can be resumed."""
+    """The user stopped the run; it continues from its last checkpoint when it is resumed.
+
+    Attributes:
+        frame: Where it stopped.
+        checkpoint: Frame of the last checkpoint, 0 if there is none yet.
+    """
+
+    def __init__(self, frame: int, checkpoint: int) -> None:
+        super().__init__(f"stopped at frame {frame:,}; the last checkpoint is at {checkpoint:,}")
+        self.frame, self.checkpoint = frame, checkpoint
 
 
 class _PartDone(Exception):
-    """The frames of this part are trained on."""
+    """The part is complete."""
 
 
 def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
@@ -48,6 +58,7 @@ def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
     Raises:
         UsageError: The settings do not go together, or not with the environment.
     """
+    _check_device(config)
     algorithm, critic = _algorithm(config)
     _check_actions(config, env)
     settings = resolve(config.algorithm)
@@ -57,7 +68,7 @@ def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
     if isinstance(settings.get("train_freq"), list):
         settings["train_freq"] = tuple(settings["train_freq"])
     if issubclass(ALGORITHMS[config.algo], OffPolicyAlgorithm):
-        # More room than there are frames would only make checkpoints larger.
+        # A buffer for more frames than the run has would only make checkpoints larger.
         settings["buffer_size"] = min(settings.get("buffer_size", 1_000_000), config.steps)
     if "action_noise" in settings:
         settings["action_noise"] = _action_noise(settings["action_noise"], env)
@@ -88,8 +99,21 @@ def _algorithm(config: RunConfig) -> tuple[Callable[..., BaseAlgorithm], dict[st
     return ALGORITHMS[config.algo], {"critic": optimizer, "critic_kwargs": settings, **passes}
 
 
+def _check_device(config: RunConfig) -> None:
+    """Refuse a device that this machine does not have: upstream would train on the CPU instead."""
+    device = config.algorithm.get("device", "cpu")
+    if device == "auto":
+        return
+    try:
+        torch.zeros(1, device=device).item()
+    except (AssertionError, RuntimeError) as error:
+        # What torch raises depends on the device.
+        gpu = ", cuda" if torch.cuda.is_available() else ""
+        raise UsageError(f"algorithm.device={device} is not a device of this machine; use cpu, auto{gpu}") from error
+
+
 def _check_actions(config: RunConfig, env: VecEnv) -> None:
-    """Name the algorithms that do, where the actions are of a kind that this one does not take."""
+    """Refuse actions of a kind that the algorithm does not take, and name the algorithms that do."""
     takers = [name for name, algorithm in ALGORITHMS.items() if isinstance(env.action_space, algorithm.action_spaces)]
     if config.algo not in takers:
         taken = " or ".join(kind.__name__ for kind in ALGORITHMS[config.algo].action_spaces)
@@ -111,7 +135,8 @@ class Training:
 
     Args:
         config: The run.
-        directory: Where it leaves its files; made when training begins.
+        directory: Where it leaves its files.
+        command: What the user typed, for the run's record of how it was made.
         watch: Makes the callbacks that show progress.
 
     Raises:
@@ -119,9 +144,13 @@ class Training:
     """
 
     def __init__(
-        self, config: RunConfig, directory: RunDirectory, watch: Callable[[], list[BaseCallback]] = list
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        command: str,
+        watch: Callable[[], list[BaseCallback]] = list,
     ) -> None:
-        self.config, self.directory, self._watch = config, directory, watch
+        self.config, self.directory, self._command, self._watch = config, directory, command, watch
         self._interrupted = False
         checkpoint = directory.latest_checkpoint()
         if checkpoint is None:
@@ -129,31 +158,37 @@ class Training:
             self.model = build(config, self.env)
         else:
             self.model, self.env = load(config, checkpoint, to_train=True)
+        self._last_checkpoint = self.model.num_timesteps
 
     def run(self) -> BaseAlgorithm:
         """Train to the end and return the model.
 
         Raises:
-            Interrupted: Ctrl-C; a checkpoint was written.
+            UsageError: A log of an earlier part is damaged.
+            Interrupted: Ctrl-C. No checkpoint is written for it: the schedule of checkpoints decides where the random
+                numbers are seeded and the environment is reset, and a resumed run must repeat that schedule.
         """
+        with self._ctrl_c():
+            return self._run()
+
+    def _run(self) -> BaseAlgorithm:
         done = self.model.num_timesteps
-        add_maker(
-            self.directory.path / MADE_BY, provenance(f"kova train --resume --run-dir {self.directory.path.name}")
-        )
+        # Before anything is written: they raise if the log of an earlier part is damaged.
+        monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)
         logger, progress = make_logger(self.directory.path, done)
         self.model.set_logger(logger)
-        monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)
+        add_maker(self.directory.path / MADE_BY, provenance(self._command))
         callbacks = [monitor, *self._watch()]
         try:
-            with self._ctrl_c():
-                while self.model.num_timesteps < self.config.steps and not self._interrupted:
-                    self._status("running")
-                    self._train_part(callbacks)
-                    # Before the checkpoint: a resumed run goes on after it and will not log these frames again.
-                    progress.flush()
-                    monitor.flush()
-                    self._checkpoint()
-        except KeyboardInterrupt:
+            while self.model.num_timesteps < self.config.steps:
+                self._stop_if_interrupted()
+                self._status("running")
+                self._train_part(callbacks)
+                # Before the checkpoint: a resumed run begins after it and will not log these frames again.
+                progress.flush()
+                monitor.flush()
+                self._checkpoint()
+        except (KeyboardInterrupt, Interrupted):
             self._status("interrupted")
             raise
         except BaseException as error:
@@ -163,9 +198,6 @@ class Training:
             for callback in callbacks[1:]:
                 callback.on_training_end()
             logger.close()
-        if self._interrupted and self.model.num_timesteps < self.config.steps:
-            self._status("interrupted")
-            raise Interrupted
         self._status("finished")
         return self.model
 
@@ -175,12 +207,12 @@ class Training:
         until = min((done // every + 1) * every, self.config.steps)
         model.set_random_seed(part_seed(self.config.seed, done))
         forget_last_observation(model)
-        stop = _Stop(until, lambda: self._interrupted)
+        stop = _Stop(until, self._stop_if_interrupted)
         with suppress(_PartDone):
             model.learn(
                 self.config.steps - done, CallbackList([*callbacks, stop]), log_interval=1, reset_num_timesteps=False
             )
-        # The measurements of the last update wait for a dump that would come with the next rollout.
+        # Upstream would write the values of the last update with the next rollout only.
         model.logger.record(STEP, model.num_timesteps, exclude="tensorboard")
         model.logger.dump(model.num_timesteps)
 
@@ -193,13 +225,19 @@ class Training:
             if isinstance(self.model, OffPolicyAlgorithm):
                 _end_trajectory(self.model)
                 self.model.save_replay_buffer(folder / REPLAY)
+        self._last_checkpoint = self.model.num_timesteps
 
     def _status(self, state: str, **details: Any) -> None:
-        self.directory.write_status(state, step=self.model.num_timesteps, steps=self.config.steps, **details)
+        """Write the state; frames after the last checkpoint do not count, because a resumed run repeats them."""
+        self.directory.write_status(state, step=self._last_checkpoint, steps=self.config.steps, **details)
+
+    def _stop_if_interrupted(self) -> None:
+        if self._interrupted:
+            raise Interrupted(self.model.num_timesteps, self._last_checkpoint)
 
     @contextmanager
     def _ctrl_c(self) -> Iterator[None]:
-        """Turn the first Ctrl-C into a checkpoint; a second one ends the process at once."""
+        """Stop at the next frame after the first Ctrl-C, when no file is half written; at once after a second."""
 
         def remember(number: int, frame: FrameType | None) -> None:
             self._interrupted = True
@@ -219,18 +257,21 @@ class Training:
 
 
 class _Stop(BaseCallback):
-    """Ends a part between two rollouts, when everything has been learnt from; at once when interrupted."""
+    """Ends a part between two rollouts, when everything has been learnt from, and an interrupted run at any frame."""
 
-    def __init__(self, until: int, interrupted: Callable[[], bool]) -> None:
+    def __init__(self, until: int, stop_if_interrupted: Callable[[], None]) -> None:
         super().__init__()
-        self._until, self._interrupted = until, interrupted
+        self._until, self._stop_if_interrupted = until, stop_if_interrupted
 
     def _on_rollout_start(self) -> None:
-        if self.num_timesteps >= self._until or self._interrupted():
+        # First: a part that is complete gets its checkpoint even if Ctrl-C came during its last update.
+        if self.num_timesteps >= self._until:
             raise _PartDone
+        self._stop_if_interrupted()
 
     def _on_step(self) -> bool:
-        return not self._interrupted()
+        self._stop_if_interrupted()
+        return True
 
 
 def load(
@@ -241,9 +282,11 @@ def load(
     Raises:
         UsageError: It cannot be read.
     """
+    if to_train:
+        _check_device(config)
     saved = checkpoint / NORMALIZATION
     if not saved.exists() and (config.normalize_observations or config.normalize_rewards):
-        raise UsageError(f"the checkpoint {checkpoint} has no {NORMALIZATION}; {_way_out(checkpoint)}")
+        raise UsageError(f"the checkpoint {checkpoint} has no {NORMALIZATION}; {_advice(checkpoint)}")
     try:
         env = environments.normalized(environments.make(config, render_mode), config, saved if saved.exists() else None)
         upstream = config.critic["optimizer"] == "upstream"
@@ -255,20 +298,20 @@ def load(
         raise
     except Exception as error:
         raise UsageError(
-            f"the checkpoint {checkpoint} cannot be read: {one_line(error)}; {_way_out(checkpoint)}"
+            f"the checkpoint {checkpoint} cannot be read: {one_line(error)}; {_advice(checkpoint)}"
         ) from error
     return model, env
 
 
-def _way_out(checkpoint: Path) -> str:
+def _advice(checkpoint: Path) -> str:
     older = sorted(path.name for path in checkpoint.parent.glob("[0-9]*") if path.name < checkpoint.name)
     if older:
-        return f"delete that folder to go on from {older[-1]}"
-    return "there is no older one: start the run anew in another --run-dir"
+        return f"delete that folder to continue from {older[-1]}"
+    return "there is no older one: start a new run in another --run-dir"
 
 
 def _end_trajectory(model: OffPolicyAlgorithm) -> None:
-    """Mark where the environment is about to be reset, so that no n-step return runs across."""
+    """Mark where the environment is about to be reset, so that no n-step return crosses it."""
     buffer = model.replay_buffer
     if isinstance(buffer, ReplayBuffer) and (buffer.pos or buffer.full):
         last = (buffer.pos - 1) % buffer.buffer_size

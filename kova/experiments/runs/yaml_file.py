@@ -1,4 +1,4 @@
-"""Dataclasses written as YAML by people: what is wrong with the file is one line."""
+"""Reads dataclasses from YAML files that people write; what is wrong is reported in one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_fields(path: Path, kind: type, needed: tuple[str, ...]) -> dict[str, An
     try:
         content = yaml.load(path.read_text(), _UniqueKeys)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        # ValueError: not UTF-8, or a date that no calendar has.
+        # ValueError: not UTF-8, or an impossible date.
         raise UsageError(f"{path} cannot be read: {one_line(error)}") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path} must have {', '.join(needed)}, each with its value; it has none of them")
@@ -41,11 +41,11 @@ def read_fields(path: Path, kind: type, needed: tuple[str, ...]) -> dict[str, An
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a name that is given twice is an error: the first would be lost without a word."""
+    """YAML in which a name that is given twice is an error: YAML itself would silently drop the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for name in names:
             if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is there twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)

@@ -1,1 +1,1 @@
-"""Grids of runs: what they are, who does what next, and where the processes run."""
+"""Grids of runs: their definition, their scheduling, and the engines that execute them."""

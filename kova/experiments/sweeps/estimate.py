@@ -1,4 +1,4 @@
-"""What a run will take, from a few hundred of its frames: work per frame does not depend on how many there are."""
+"""Time and memory of a run, measured on a few hundred of its frames and scaled up."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.training import build
 from kova.optimizer import KOVA
 
-#: Frames of a probe, done once to warm up and once by the clock; a multiple of every usual minibatch.
+#: Frames of a probe, trained on once to warm up and once to be timed; a multiple of every usual minibatch.
 PROBE = 128
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """Of one run.
+    """The cost of one run.
 
     Attributes:
         seconds: On one core of this machine.
@@ -56,7 +56,7 @@ def _probe(config: RunConfig) -> RunCost:
     model = build(config, env)
     frames, total = PROBE, config.steps
     if isinstance(model, OnPolicyAlgorithm):
-        # The last rollout is trained to its end.
+        # The last rollout is completed.
         rollout = model.n_steps * config.n_envs
         total = math.ceil(total / rollout) * rollout
         model.n_steps = model.rollout_buffer.buffer_size = min(model.n_steps, max(1, PROBE // config.n_envs))

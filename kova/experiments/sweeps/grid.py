@@ -26,7 +26,9 @@ from kova.experiments.runs.yaml_file import read_fields
 
 #: Files that say which sweeps were run in a directory: sweep.yaml, sweep-2.yaml, …
 MANIFEST = "sweep"
-#: What an arm may say.
+#: A larger number of seeds is taken for a typing error.
+MAX_SEEDS = 10_000
+#: The keys of an arm.
 ARM_KEYS = ("critic", "set", "environments")
 
 
@@ -44,8 +46,8 @@ class PlannedRun:
 
     @property
     def key(self) -> str:
-        """Twelve hexadecimal digits that stand for the configuration; where it came from does not count."""
-        # The id of an environment is a name, whatever is in it.
+        """Twelve hexadecimal digits that identify the configuration; the preset it came from does not count."""
+        # Not part of the settings: an id with brackets in it is not an expression.
         content = {name: value for name, value in asdict(self.config).items() if name not in ("preset", "env")}
         text = self.config.env + json.dumps(canonical(content), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -126,7 +128,7 @@ class Sweep:
         """Return the sweep of a file, or one that comes with the package.
 
         Raises:
-            UsageError: There is none, or it is not sound.
+            UsageError: There is none, or its content is wrong.
         """
         shipped = shipped_sweeps()
         if name in shipped:
@@ -146,7 +148,7 @@ class Sweep:
         """Return every run, seed by seed: a sweep that is stopped half-way has all arms on some seeds.
 
         Raises:
-            UsageError: A run's settings are not sound, or two arms are the same.
+            UsageError: A run's settings are wrong, or two arms are the same.
         """
         found: dict[str, PlannedRun] = {}
         for run in self._grid():
@@ -180,7 +182,7 @@ class Sweep:
         common = dict(self.set)
         for key in common:
             check_key(key, algo)
-        # An arm without the filter has none of its settings; those for all arms are for those that do.
+        # Settings of the filter that are given for all arms apply only to those that have one.
         if config.critic["optimizer"] != "kova":
             common = {key: value for key, value in common.items() if not key.startswith("critic.")}
         settings = {key: as_number(value) for key, value in {**common, **own}.items()}
@@ -188,16 +190,18 @@ class Sweep:
 
     def _seeds(self) -> Sequence[int]:
         seeds = self.seeds
-        if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 1:
+        if isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= MAX_SEEDS:
             return range(seeds)
         whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
         if whole and seeds and len(set(seeds)) == len(seeds):  # type: ignore[arg-type]
             return list(seeds)  # type: ignore[arg-type]
-        raise UsageError(f"seeds must be a number >= 1 or a list of different whole numbers, got {seeds!r}")
+        raise UsageError(
+            f"seeds must be a number from 1 to {MAX_SEEDS:,} or a list of different whole numbers, got {seeds!r}"
+        )
 
 
 def resume_command(manifest: Path, words: Sequence[str] = ()) -> str:
-    """Return what to type to go on with the sweep that left a manifest, with further options."""
+    """Return the command that continues the sweep of a manifest, with further options."""
     return shlex.join(["kova", "sweep", str(manifest), "--out", str(manifest.parent), *words])
 
 

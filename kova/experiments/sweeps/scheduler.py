@@ -1,4 +1,4 @@
-"""Bringing every run of a sweep to its end, whatever happens to the processes in between."""
+"""Brings every run of a sweep to its end, even if processes die in between."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kova.experiments.sweeps.grid import PlannedRun
 
 State = Literal["waiting", "running", "finished", "failed"]
 
-#: Seconds until a run that another process is training is looked at again: doubled every time, up to the second.
+#: Seconds before a run that another process is training is tried again: the first pause, doubled up to the longest.
 BUSY_PAUSE = (2.0, 60.0)
 
 
@@ -47,11 +47,11 @@ class Job:
 
     @property
     def ready(self) -> bool:
-        """Whether it is waiting for nothing but its turn."""
+        """Whether it can start now."""
         return self.state == "waiting" and time.monotonic() >= self._not_before
 
     def frames(self) -> int:
-        """Return how many frames it has trained on, as far as its log says."""
+        """Return how many frames it has trained on, according to its log."""
         if self.state == "finished":
             return self.run.config.steps
         try:
@@ -61,7 +61,7 @@ class Job:
             return 0
 
     def progressed(self) -> bool:
-        """Say whether there is a newer checkpoint than there ever was."""
+        """Return whether there is a newer checkpoint than at the last call."""
         latest = RunDirectory(self.path).latest_checkpoint()
         reached = "" if latest is None else latest.name
         newer = reached > self._reached
@@ -69,7 +69,7 @@ class Job:
         return newer
 
     def hold_back(self) -> None:
-        """Let the process that is training it go on for a while."""
+        """Wait a while for the other process that is training it."""
         first, longest = BUSY_PAUSE
         self._pause = min(max(first, 2 * self._pause), longest)
         self._not_before = time.monotonic() + self._pause
@@ -86,12 +86,15 @@ class Scheduler:
         runs: All runs of a sweep.
         folder: Where their directories are.
         engine: What executes them.
+        command: What the user typed.
         attempts: How often a run may fail in a row.
     """
 
-    def __init__(self, runs: Sequence[PlannedRun], folder: Path, engine: Engine, attempts: int = 3) -> None:
+    def __init__(
+        self, runs: Sequence[PlannedRun], folder: Path, engine: Engine, command: str, attempts: int = 3
+    ) -> None:
         self.jobs = [Job(run, folder / run.name) for run in runs]
-        self._engine, self._attempts = engine, attempts
+        self._engine, self._command, self._attempts = engine, command, attempts
         for job in self.jobs:
             job.progressed()
             if RunDirectory(job.path).is_finished():
@@ -127,7 +130,7 @@ class Scheduler:
                 return
             if not directory.config_file.is_file():
                 directory.create(job.run.config)
-            self._engine.start(job.path)
+            self._engine.start(job.path, self._command)
             job.state, job.message = "running", ""
         except UsageError:
             job.state, job.message = (
@@ -138,8 +141,8 @@ class Scheduler:
             self._count_failure(job, one_line(error))
 
     def _take(self, job: Job, outcome: ExitStatus) -> None:
-        """Note how an execution ended."""
-        # Its word, or what it left behind: on a network's disk the one may come before the other.
+        """Update a job with the way its execution ended."""
+        # By its exit code or its status file: on a network's disk one may arrive before the other.
         if outcome.code == worker.FINISHED or RunDirectory(job.path).is_finished():
             job.state, job.message = "finished", ""
         elif outcome.code == worker.BUSY:

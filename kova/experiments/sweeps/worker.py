@@ -1,7 +1,7 @@
-"""One run of a sweep in a process of its own: ``python -m kova.experiments.sweeps.worker RUN``.
+"""One run of a sweep in a process of its own: ``python -m kova.experiments.sweeps.worker RUN COMMAND``.
 
-It trains what the directory's ``config.yaml`` says, from its last checkpoint, and ends with the driver: when the pipe
-it was given as standard input closes, nobody is there to take note of it.
+It trains what the directory's ``config.yaml`` says, from its last checkpoint. It ends when the driver ends, which it
+notices because its standard input is a pipe that then closes.
 """
 
 from __future__ import annotations
@@ -21,34 +21,38 @@ from kova.experiments.runs.training import Training
 FINISHED, FAILED, REFUSED, BUSY = 0, 1, 2, 75
 
 
-def execute(path: Path) -> int:
+def execute(path: Path, command: str) -> int:
     """Train the run in a directory to its end.
 
+    Args:
+        path: The directory.
+        command: What the user typed to start the sweep.
+
     Returns:
-        FINISHED; FAILED, when it may go better another time; REFUSED, when its settings cannot work; BUSY, when another
-        process is at it.
+        FINISHED; FAILED, when another attempt may succeed; REFUSED, when its settings cannot work; BUSY, when another
+        process is training it.
     """
     torch.set_num_threads(1)
     directory = RunDirectory(path)
     try:
         with directory.locked():
-            return _train(directory)
+            return _train(directory, command)
     except Busy:
         return BUSY
 
 
-def _train(directory: RunDirectory) -> int:
+def _train(directory: RunDirectory, command: str) -> int:
     if directory.is_finished():
         return FINISHED
     directory.discard_drafts()
     try:
-        Training(directory.config(), directory).run()
+        Training(directory.config(), directory, command).run()
     except UsageError as error:
         directory.write_status("failed", error=one_line(error))
         sys.stderr.write(f"{one_line(error)}\n")
-        # A full disk, or too little memory, passes; and what has been trained before can be trained.
-        passing = isinstance(error.__cause__, OSError | MemoryError) or directory.latest_checkpoint() is not None
-        return FAILED if passing else REFUSED
+        # A full disk or too little memory may be temporary, and a run with a checkpoint has worked before.
+        temporary = isinstance(error.__cause__, OSError | MemoryError) or directory.latest_checkpoint() is not None
+        return FAILED if temporary else REFUSED
     except Exception as error:
         sys.stderr.write(f"{type(error).__name__}: {one_line(error)}\n")
         return FAILED
@@ -63,4 +67,4 @@ def _end_with_the_driver() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
-    sys.exit(execute(Path(sys.argv[1])))
+    sys.exit(execute(Path(sys.argv[1]), sys.argv[2]))

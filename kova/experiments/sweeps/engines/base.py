@@ -14,7 +14,7 @@ class ExitStatus:
     Attributes:
         run: Its directory.
         code: An exit code of :mod:`kova.experiments.sweeps.worker`, or another if the process was killed.
-        message: What to tell the user if it was not finished.
+        message: For the user, if it was not finished.
     """
 
     run: Path
@@ -29,8 +29,8 @@ class Engine(Protocol):
     def slots(self) -> int:
         """How many at a time."""
 
-    def start(self, run: Path) -> None:
-        """Begin to execute the run of a directory."""
+    def start(self, run: Path, command: str) -> None:
+        """Begin to execute the run of a directory; ``command`` is what the user typed."""
 
     def ended(self, timeout: float) -> list[ExitStatus]:
         """Wait for up to ``timeout`` seconds, and return what ended since the last call."""

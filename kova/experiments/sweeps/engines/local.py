@@ -1,4 +1,4 @@
-"""Runs as processes of this machine, one thread each: no dependency, and a run that dies takes nothing with it."""
+"""Runs as processes of this machine, one thread each: no dependency, and a run that dies does not affect the others."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class LocalEngine:
         self.slots = slots
         self._running: dict[Path, subprocess.Popen[bytes]] = {}
 
-    def start(self, run: Path) -> None:
+    def start(self, run: Path, command: str) -> None:
         """Start a process for the run."""
-        self._running[run] = spawn(run)
+        self._running[run] = spawn(run, command)
 
     def ended(self, timeout: float) -> list[ExitStatus]:
         """Wait for processes to end."""

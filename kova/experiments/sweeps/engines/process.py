@@ -7,23 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: What it prints goes here, beside the results.
+#: Its output goes to this file in the directory of the run.
 LOG = "log.txt"
 #: Several runs with two threads each on two cores are slower than with one.
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
-def spawn(run: Path) -> subprocess.Popen[bytes]:
-    """Start :mod:`kova.experiments.sweeps.worker` on the run of a directory."""
+def spawn(run: Path, command: str) -> subprocess.Popen[bytes]:
+    """Start :mod:`kova.experiments.sweeps.worker` on the run of a directory; the user typed ``command``."""
     with (run / LOG).open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "kova.experiments.sweeps.worker", str(run)],
+            [sys.executable, "-m", "kova.experiments.sweeps.worker", str(run), command],
             # A pipe whose other end closes when this process ends, however it ends.
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **THREADS},
-            # Ctrl-C is the driver's to handle.
+            # Ctrl-C must reach the driver alone.
             start_new_session=True,
         )
 

@@ -1,8 +1,8 @@
 """Runs as tasks of a Ray cluster, one CPU each.
 
 Where the nodes share a disk with this machine, a task works in the run's directory as a local process does, and a run
-whose node is lost goes on elsewhere from its last checkpoint. Where they do not, a task is sent what there is of the
-run and sends its files back when it ends; a run whose node is lost goes on from what this machine has of it.
+whose node is lost continues elsewhere from its last checkpoint. Where they do not, a task is sent the run's files and
+sends them back when it ends; a run whose node is lost continues from the files that this machine has.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from kova.experiments.sweeps.engines.process import exit_message, spawn
 
 
 @ray.remote(num_cpus=1, max_retries=0)
-def _in_place(run: str) -> tuple[int, str]:
+def _in_place(run: str, command: str) -> tuple[int, str]:
     """Execute the run of a shared directory."""
     path = Path(run)
     if not path.is_dir():
         return worker.REFUSED, f"a node does not see {run}; put --out on a disk that all share, or add --fetch"
-    return _execute(path)
+    return _execute(path, command)
 
 
 @ray.remote(num_cpus=1, max_retries=0)
-def _elsewhere(name: str, packed: bytes) -> tuple[int, str, bytes]:
-    """Execute a run on the disk of the node, from what the driver has of it, and return its files."""
+def _elsewhere(name: str, packed: bytes, command: str) -> tuple[int, str, bytes]:
+    """Execute a run on the disk of the node, from the files that the driver sent, and return its files."""
     with tempfile.TemporaryDirectory(prefix="kova-") as folder:
         path = Path(folder) / name
         _extract(packed, path)
-        code, words = _execute(path)
+        code, words = _execute(path, command)
         return code, words, _packed(path)
 
 
-def _execute(run: Path) -> tuple[int, str]:
-    """Execute in a process of its own: Ray's workers outlive their tasks, and their threads are not ours to set."""
-    process = spawn(run)
+def _execute(run: Path, command: str) -> tuple[int, str]:
+    """Execute in a process of its own: Ray reuses its workers, and this one sets the number of threads."""
+    process = spawn(run, command)
     process.wait()
     process.communicate()
     return process.returncode, exit_message(run, process.returncode)
@@ -65,7 +65,7 @@ def _packed(run: Path) -> bytes:
 
 def _extract(packed: bytes, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        # Python before 3.11.4 has no filters, and what comes is our own.
+        # Python before 3.11.4 has no filters; the archive was made by this module.
         archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
         archive.extractall(folder)
 
@@ -99,13 +99,13 @@ class RayEngine:
         """As many as were asked for, or as there are CPUs now: a cluster may grow."""
         return self._slots or max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-    def start(self, run: Path) -> None:
+    def start(self, run: Path, command: str) -> None:
         """Hand the run to the cluster."""
         path = run.resolve()
         if self._fetch:
-            handle: Any = _elsewhere.remote(path.name, _packed(path))
+            handle: Any = _elsewhere.remote(path.name, _packed(path), command)
         else:
-            handle = _in_place.remote(str(path))
+            handle = _in_place.remote(str(path), command)
         self._running[handle] = run
 
     def ended(self, timeout: float) -> list[ExitStatus]:
@@ -137,7 +137,7 @@ class RayEngine:
 
 
 def _check_address(address: str | None) -> None:
-    """Knock: Ray itself tries for minutes before it says that nobody is there."""
+    """Try to connect: Ray itself tries for minutes before it reports a failure."""
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdigit() or "://" in str(address):
         return
@@ -152,11 +152,11 @@ def _check_address(address: str | None) -> None:
 
 def _unpack(packed: bytes, run: Path) -> None:
     """Put the files of a run in place, its status last: until then it does not count as finished."""
-    # It was sent out with the checkpoints that are here, so what came back is not behind them.
+    # The task began with the checkpoints that are here, so the files it returns are not older.
     draft = run.with_name(f".{run.name}.fetched")
     shutil.rmtree(draft, ignore_errors=True)
     _extract(packed, draft)
-    # Logs before the checkpoints they lead up to: a run resumed from a checkpoint does not log its past again.
+    # Logs before checkpoints: a run resumed from a checkpoint does not log earlier frames again.
     for item in sorted(draft.iterdir(), key=lambda item: (item.name == "status.json", item.name == "checkpoints")):
         _put(item, run / item.name)
     RunDirectory(run).prune()
@@ -164,7 +164,7 @@ def _unpack(packed: bytes, run: Path) -> None:
 
 
 def _put(item: Path, target: Path) -> None:
-    """Move a file or folder to a place; folders are merged, so that at no moment there is less than before."""
+    """Move a file or folder to a place; folders are merged, so that nothing is missing if this is interrupted."""
     if not (item.is_dir() and target.is_dir()):
         item.replace(target)
         return

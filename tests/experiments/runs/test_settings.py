@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
@@ -14,7 +15,7 @@ from torch import nn
 
 import kova
 from kova.experiments.errors import UsageError
-from kova.experiments.runs import ranges
+from kova.experiments.runs import expressions, ranges
 from kova.experiments.runs.config import ALGORITHMS, RunConfig, settable
 from kova.experiments.runs.expressions import resolve
 from kova.experiments.runs.training import build
@@ -39,6 +40,21 @@ from kova.experiments.runs.training import build
 )
 def test_a_text_stands_for(text, value):
     assert resolve(text) == value
+
+
+def test_every_exported_model_can_be_written_as_text(monkeypatch):
+    @dataclass(frozen=True)
+    class Constant(kova.ConstantNoise):
+        """A model that a later version exports."""
+
+    monkeypatch.setattr(kova, "Constant", Constant, raising=False)
+    monkeypatch.setattr(kova, "__all__", [*kova.__all__, "Constant"])
+    models = expressions._models()
+    assert models["Constant"] is Constant
+    assert models.keys() - {"Constant"} == expressions.CALLS.keys() - {"linear"}
+    # The kinds of models are exported too, and stand for none.
+    assert not {"Evolution", "Noise"} & models.keys()
+    assert {"FadingMemory", "BatchSize", "Robust"} <= models.keys()
 
 
 @pytest.mark.parametrize(

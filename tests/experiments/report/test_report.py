@@ -82,9 +82,44 @@ def test_one_run_gives_curves_without_intervals(tmp_path):
     write_run(tmp_path / "one", sweep(1).runs()[0])
     page = report(tmp_path / "one")
     assert {name.rsplit("-", 1)[0] for name in charts(page)} == {
-        *("return", "entropy", "policy-loss", "explained-variance", "statistics", "wall-clock"),
+        *("return", "entropy", "policy-loss", "explained-variance", "wall-clock"),
     }
     assert "1 of 1 run finished; 1 task, 1 arm, 1 seed." in page
+
+
+def test_one_arm_is_shown_with_its_raw_scores_and_compared_with_nothing(tmp_path):
+    write_sweep(tmp_path / "s", sweep(3, environments=2, arms={"KOVA": {}}))
+    page = report(tmp_path / "s")
+    table = page[page.index('<section id="statistics"') : page.index('<section id="wall-clock"')]
+    assert "No task has more than one arm, so there is nothing to compare them with." in table
+    for words in ("IQM", "P(better", "Sample efficiency", "reference"):
+        assert words not in table
+    assert "PPO Task0-v0" in table
+    assert "±" in table
+    comparison = Comparison(collect(tmp_path / "s").finished)
+    assert comparison.normalised() == {}
+    assert [(row.iqm, row.improvement) for row in comparison.table()] == [(None, None)]
+
+
+def test_a_task_with_one_arm_counts_for_no_comparison(tmp_path):
+    write_sweep(tmp_path / "all" / "a", sweep(2, arms={"Adam": {"critic": "adam"}, "KOVA": {}}))
+    write_sweep(tmp_path / "all" / "b", replace(sweep(2, arms={"Only": {}}), algorithms=["a2c"]))
+    comparison = Comparison(collect(tmp_path / "all").finished)
+    rows = {row.arm: row for row in comparison.table()}
+    assert comparison.references == ["Adam"]
+    assert {arm: list(scores) for arm, scores in comparison.normalised().items()} == {
+        "Adam": ["PPO Task0-v0"],
+        "KOVA": ["PPO Task0-v0"],
+    }
+    assert rows["Only"].iqm is None
+    assert rows["KOVA"].iqm is not None
+    assert "Sample efficiency, A2C" not in report(tmp_path / "all")
+
+
+def test_intervals_of_normalised_scores_stay_on_their_scale(tmp_path):
+    write_sweep(tmp_path / "s", sweep(2))
+    for row in Comparison(collect(tmp_path / "s").finished).table():
+        assert 0.0 <= row.iqm.low <= row.iqm.estimate <= row.iqm.high <= 1.0
 
 
 def test_a_sweep_that_was_run_again_with_more_seeds_is_named_once(tmp_path):

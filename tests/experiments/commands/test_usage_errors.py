@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from kova.cli import app
+from kova.experiments.runs.provenance import read_makers
 
 runner = CliRunner()
 TINY = ["--steps", "32", "--set", "algorithm.n_steps=32", "--set", "algorithm.batch_size=32"]
@@ -22,8 +24,10 @@ def sets(*assignments: str, algo: str = "ppo", env: str = "CartPole-v1") -> list
     return ["train", algo, env, *(word for assignment in assignments for word in ("--set", assignment))]
 
 
-def assert_one_line(code: int, output: str, errors: str, says: tuple[str, ...]) -> None:
+def assert_one_line(code: int, output: str, errors: str, says: tuple[str, ...], arguments: Sequence[str] = ()) -> None:
     assert code == 2, errors or output
+    # "kova: ", the message, and the paths in it.
+    assert len(errors) <= 310 + sum(min(2 * len(word), 512) for word in arguments if "/" in word), errors
     assert errors.startswith("kova: ")
     assert errors.count("\n") == 1
     assert "Traceback" not in errors + output
@@ -31,6 +35,7 @@ def assert_one_line(code: int, output: str, errors: str, says: tuple[str, ...]) 
         assert words in errors, errors
 
 
+LONG, HUGE = "x" * 1000, str(10**30)
 WRONG = {
     "an unknown command": (["fly"], "no such command 'fly'", "kova --help"),
     "an unknown option": (["train", "--foo"], "--foo", "kova train --help"),
@@ -116,6 +121,71 @@ WRONG = {
     "to resume nothing": (["train", "--resume"], "say which run to resume"),
     "to resume what is not there": (["train", "--resume", "--run-dir", "gone"], "gone does not exist", "--resume out"),
     "to play what is not there": (["eval", "gone"], "gone is not a directory"),
+    "a device that is not there": (sets("algorithm.device=cuda:9"), "algorithm.device=cuda:9", "this machine", "cpu"),
+    "a device without numbers": (sets("algorithm.device=meta"), "algorithm.device=meta is not a device"),
+    "a key like no other": (sets("xyzzy=3"), "setting 'xyzzy' is unknown; the closest are"),
+    "a key too long to repeat": (sets(f"{LONG}=3"), "setting 'xxx", "…", "the closest are"),
+    "a model too long to repeat": (sets(f"critic.evolution=Fading({LONG})"), "critic.evolution", "…"),
+    "an algorithm too long to repeat": (["train", LONG, "CartPole-v1"], "algorithm 'xxx", "a2c, ddpg, dqn, ppo, trpo"),
+    "an environment too long to repeat": (
+        ["train", "ppo", LONG, "--run-dir", "new"],
+        "environment 'xxx",
+        "check its name",
+    ),
+    "a number too long to repeat": (["train", "ppo", "CartPole-v1", "--steps", LONG], "--steps", "kova train --help"),
+    "a critic too long to repeat": (["train", "ppo", "CartPole-v1", "--critic", LONG], "kova, adam, upstream"),
+    "an argument given twice": (sets("critic.evolution=FadingMemory(eta=0.1, eta=0.2)"), "gives an argument twice"),
+    "frames without end": (["train", "ppo", "CartPole-v1", "--steps", HUGE], "steps must be at most"),
+    "copies without end": (sets("n_envs=1000000000"), "n_envs must be at most 10,000"),
+    "checkpoints that never come": (sets(f"checkpoint_every={HUGE}"), "checkpoint_every must be at most"),
+    "epochs without end": (sets(f"critic.epochs={HUGE}"), "critic.epochs must be at most"),
+    "a window without end": (
+        sets(f"algorithm.stats_window_size={HUGE}"),
+        "algorithm.stats_window_size must be at most",
+    ),
+    "a factor without end": (sets(f"algorithm.sub_sampling_factor={HUGE}", algo="trpo"), "must be at most"),
+    "a seed of more than 64 bits": (["train", "ppo", "CartPole-v1", "--seed", HUGE], "seed must be"),
+    "an empty algorithm": (["train", "", "CartPole-v1"], "an argument is empty after train"),
+    "an empty value": (["train", "ppo", "CartPole-v1", "--set", ""], "an argument is empty after --set"),
+    "a null character": (["train", "ppo", "CartPole-v1", "--run-dir", "a\0b"], "'a\\x00b'", "cannot be printed"),
+    "a line break": (["train", "ppo", "Cart\nPole-v1"], "cannot be printed"),
+    "bytes that are no text": (["train", "ppo", "CartPole-v1", "--run-dir", "a\udcffb"], "cannot be printed"),
+    "a run's name too long": (["train", "ppo", "CartPole-v1", "--run-dir", LONG], "too long", "another --run-dir"),
+    "a name with no room for a draft": (
+        ["train", "ppo", "CartPole-v1", "--run-dir", "x" * 250],
+        "too long",
+        "another --run-dir",
+    ),
+    "a name too long below a new folder": (
+        ["train", "ppo", "CartPole-v1", "--run-dir", f"new/{LONG}"],
+        "too long",
+        "another --run-dir",
+    ),
+    "a path too long": (["train", "ppo", "CartPole-v1", "--run-dir", "new/" * 1200], "too long", "another --run-dir"),
+    "a run where none can be": (
+        ["train", "ppo", "CartPole-v1", "--run-dir", "/proc/run"],
+        "/proc/run cannot be written",
+    ),
+    "to resume what no name can be": (["train", "--resume", "--run-dir", LONG], "does not exist"),
+    "to play what no name can be": (["eval", LONG], "is not a directory"),
+    "to report on what no name can be": (["report", LONG], "is not a directory"),
+    "a seed of episodes below 0": (["eval", "gone", "--seed", "-1"], "--seed"),
+    "a seed of episodes of more than 64 bits": (["eval", "gone", "--seed", HUGE], "--seed"),
+    "a sweep too long to repeat": (["sweep", LONG], "is neither a file nor one that comes with kova"),
+    "seeds without end": (["sweep", "quick", "--seeds", HUGE], "--seeds"),
+    "a sweep where none can be": (["sweep", "quick", "--out", "/proc/s"], "/proc/s/runs cannot be written"),
+    "a dry run where no sweep can be": (["sweep", "quick", "--dry-run", "--out", LONG], "too long"),
+    "a GPU for a sweep": (["sweep", "quick", "--set", "algorithm.device=cuda:9"], "algorithm.device=cuda:9"),
+    "no samples to learn from": (["bench", "policy", "--samples", "100"], "--samples must be at least 512"),
+    "an unknown environment to time": (["bench", "train", "--env", "Nope-v0"], "'Nope-v0' is unknown"),
+    "an environment that PPO does not take": (["bench", "train", "--env", "Blackjack-v1"], "ppo on Blackjack-v1"),
+    "timing without end": (["bench", "train", "--steps", HUGE], "steps must be at most"),
+    "rollouts of no vectors": (["bench", "passes", "--env", "FrozenLake-v1"], "whose observations are vectors"),
+    "an unknown environment to record": (["bench", "passes", "--env", "Nope-v0"], "'Nope-v0' is unknown"),
+    "an unknown arm": (["bench", "deep-sea", "--arm", "UCB KOVA"], "did you mean 'UCB, KOVA'?"),
+    "no depth": (["bench", "deep-sea", "--depth", "0"], "--depth"),
+    "a demo of nothing": (["demo", "--env", "Nope-v0"], "'Nope-v0' is unknown"),
+    "a demo where none can be": (["demo", "--out", "/proc/demo"], "/proc/demo cannot be written"),
     "to play nothing": (["eval"], "missing argument", "kova eval --help"),
     "no episodes": (["eval", "gone", "--episodes", "0"], "--episodes"),
 }
@@ -126,8 +196,29 @@ def test_a_wrong_call_is_one_line_and_leaves_nothing(name: str, tmp_path: Path, 
     monkeypatch.chdir(tmp_path)
     arguments, *says = WRONG[name]
     result = runner.invoke(app, arguments, prog_name="kova")
-    assert_one_line(result.exit_code, result.stdout, result.stderr, tuple(says))
+    assert_one_line(result.exit_code, result.stdout, result.stderr, tuple(says), arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+BENCHMARKS = {
+    "step": "step.png",
+    "train": "train.json",
+    "values": "values_chain.png",
+    "deep-sea": "deep_sea.json",
+    "passes": "critic_passes_HalfCheetah-v4.json",
+    "policy": "policy_evaluation.png",
+}
+
+
+@pytest.mark.parametrize("out", ["file", "file/new", "/proc/new", "pipe", LONG, "taken"])
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_that_cannot_write_does_not_begin(name: str, out: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    os.mkfifo(tmp_path / "pipe")
+    # A folder where the benchmark writes a file.
+    (tmp_path / "taken" / BENCHMARKS[name]).mkdir(parents=True)
+    assert_refused(tmp_path, ["bench", name, "--out", out], "cannot be written", "choose another --out")
 
 
 @pytest.fixture(scope="module")
@@ -146,14 +237,16 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def files(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*") if path.name != ".lock"
+    }
 
 
 def assert_refused(folder: Path, arguments: list[str], *says: str) -> None:
     before = files(folder)
     result = runner.invoke(app, arguments, prog_name="kova")
-    assert_one_line(result.exit_code, result.stdout, result.stderr, says)
+    assert_one_line(result.exit_code, result.stdout, result.stderr, says, arguments)
     assert files(folder) == before
 
 
@@ -170,7 +263,7 @@ def test_a_folder_is_not_written_over(tmp_path: Path):
 def test_a_file_where_a_folder_should_be(tmp_path: Path):
     (tmp_path / "file").write_text("mine")
     arguments = ["train", "ppo", "CartPole-v1", *TINY, "--run-dir", str(tmp_path / "file" / "run")]
-    assert_refused(tmp_path, arguments, "cannot be made", "another --run-dir")
+    assert_refused(tmp_path, arguments, "cannot be written", "another --run-dir")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -192,11 +285,11 @@ def test_a_resumed_run_keeps_its_settings(run: Path, tmp_path: Path, changed: li
     ("content", "says"),
     [
         ("algo: [", "cannot be read"),
-        ("just words", "must have algo, env, each with its value; it has none of them; mend it, or start the run anew"),
+        ("just words", "must have algo, env, each with its value; it has none of them; repair it, or start a new run"),
         ("algo: ppo\nenv: CartPole-v1\nstpes: 3\n", "did you mean 'steps'?"),
         ("algo: ppo\n", "has no env; it must have algo, env"),
         ("algo: ppo\nenv: 2020-13-45\n", "cannot be read: month must be in 1..12"),
-        ("algo: ppo\nalgo: a2c\nenv: CartPole-v1\n", "'algo' is there twice"),
+        ("algo: ppo\nalgo: a2c\nenv: CartPole-v1\n", "'algo' is given twice"),
         ("algo: [ppo]\nenv: CartPole-v1\n", "algo must be a name"),
         ("algo: ppo\nenv: CartPole-v1\nalgorithm: {gamma: 7}\n", "algorithm.gamma must be a number from 0 to 1"),
         ("algo: ppo\nenv: CartPole-v1\ncritic: 5\n", "critic must be a mapping"),
@@ -224,8 +317,28 @@ def truncate(path: Path) -> None:
 @pytest.mark.parametrize("command", [["train", "--resume", "--run-dir"], ["eval"]], ids=["train", "eval"])
 def test_a_spoilt_checkpoint(run: Path, tmp_path: Path, spoil, file: str, command: list[str]):
     spoil(run / "checkpoints" / "0000000064" / file)
-    says = ("0000000064", "delete that folder to go on from 0000000032")
+    says = ("0000000064", "delete that folder to continue from 0000000032")
     assert_refused(tmp_path, [*command, str(run)], *says)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("progress.csv", b"\xff\xfe"),
+        ("progress.csv", b"a,b\n1,2\n"),
+        ("progress.csv", b"time/total_timesteps\nnan\n"),
+        ("monitor.csv", b"#{}\nr,l,t,step\n1,2\n"),
+        ("monitor.csv", b"\0" * 200_000),
+    ],
+)
+def test_a_spoilt_log(run: Path, tmp_path: Path, name: str, content: bytes):
+    shutil.rmtree(run / "checkpoints" / "0000000064")
+    (run / name).write_bytes(content)
+    resume = ["train", "--resume", "--run-dir", str(run)]
+    assert_refused(tmp_path, resume, f"{name} is damaged", "delete it to continue")
+    (run / name).unlink()
+    result = runner.invoke(app, resume)
+    assert result.exit_code == 0, result.output
 
 
 def test_the_advice_about_a_spoilt_checkpoint_works(run: Path):
@@ -246,14 +359,58 @@ def test_no_run_to_play(tmp_path: Path):
     assert_refused(tmp_path, ["train", "--resume", "--run-dir", str(tmp_path)], "is not a run: it has no config.yaml")
 
 
-def test_a_video_of_another_kind(run: Path, tmp_path: Path):
-    assert_refused(tmp_path, ["eval", str(run), "--video", "x.gif"], "--video must name an .mp4 file", "x.mp4")
-
-
-def test_a_video_where_none_can_be(run: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("video", "says"),
+    [
+        ("x.gif", "--video must name an .mp4 file, got x.gif; write x.mp4"),
+        ("x", "--video must name an .mp4 file"),
+        (".", "--video must name an .mp4 file"),
+        ("file/x.mp4", "cannot be written"),
+        ("folder.mp4", "folder.mp4 cannot be written: it is a directory"),
+        ("/proc/x.mp4", "cannot be written"),
+        (f"{LONG}.mp4", "too long"),
+    ],
+)
+def test_a_video_that_cannot_be(run: Path, tmp_path: Path, monkeypatch, video: str, says: str):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
-    video = str(tmp_path / "file" / "x.mp4")
-    assert_refused(tmp_path, ["eval", str(run), "--episodes", "1", "--video", video], "cannot be written")
+    (tmp_path / "folder.mp4").mkdir()
+    assert_refused(tmp_path, ["eval", str(run), "--episodes", "1", "--video", video], says)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-o", "folder"],
+        ["-o", "file/page.html"],
+        ["-o", "/proc/page.html"],
+        ["-o", "pipe"],
+        ["-o", LONG],
+        ["--data", "folder"],
+        ["--data", "file/curves.csv"],
+        ["--data", "pipe"],
+        ["--data", LONG],
+        ["--figures", "file"],
+        ["--figures", "file/figures"],
+        ["--figures", "/proc/figures"],
+        ["--figures", LONG],
+        ["--figures", "folder"],
+        ["-o", "same", "--data", "same"],
+        ["-o", "same", "--figures", "same"],
+        ["--data", "same", "--figures", "same"],
+        ["-o", "page", "--data", "page/curves.csv"],
+        ["-o", "page", "--figures", "page/figures"],
+    ],
+    ids=lambda words: " ".join(words)[:40],
+)
+def test_a_report_that_cannot_write_all_of_it_writes_nothing(run: Path, tmp_path: Path, monkeypatch, words: list[str]):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    # As a device is: to replace /dev/null would break the machine.
+    os.mkfifo(tmp_path / "pipe")
+    # A folder where a figure goes.
+    (tmp_path / "folder" / "fig3-ppo.png").mkdir(parents=True)
+    assert_refused(tmp_path, ["report", str(run), *words], f"choose another {words[-2]}")
 
 
 BLOCKED = """
@@ -264,6 +421,7 @@ class Blocker:
             raise ModuleNotFoundError("No module named " + repr(name), name=name)
 sys.meta_path.insert(0, Blocker())
 from kova.cli import app
+from kova.experiments.runs.provenance import read_makers
 app({arguments!r})
 """
 
@@ -291,6 +449,19 @@ def test_the_real_command(tmp_path: Path):
     )
     assert_one_line(result.returncode, result.stdout, result.stderr, ("did you mean",))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_keeps_the_command_that_was_typed(finished: Path, run: Path):
+    typed = f"kova train ppo CartPole-v1 {' '.join(TINY)} --steps 64 --set checkpoint_every=32 --run-dir {finished}"
+    (maker,) = read_makers(finished / "made_by.json")
+    assert maker["command"] == typed
+    # With the same versions on the same machine a resumed run has no other maker.
+    assert runner.invoke(app, ["train", "--resume", "--run-dir", str(run)]).exit_code == 0
+    assert read_makers(run / "made_by.json") == [maker]
+    (run / "made_by.json").unlink()
+    assert runner.invoke(app, ["train", "--resume", "--run-dir", str(run)]).exit_code == 0
+    (maker,) = read_makers(run / "made_by.json")
+    assert maker["command"] == f"kova train --resume --run-dir {run}"
 
 
 def test_the_configuration_of_a_run_is_yaml(finished: Path):

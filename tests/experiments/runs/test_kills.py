@@ -1,10 +1,11 @@
-"""A run that is killed at any moment goes on as if nothing had happened."""
+"""A run that is killed, or stopped by Ctrl-C, at any moment goes on as if nothing had happened."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -55,36 +56,46 @@ def dqn(tmp_path_factory) -> Uninterrupted:
     return Uninterrupted(DQN, tmp_path_factory.mktemp("dqn") / "whole")
 
 
-def kill_once(whole: Uninterrupted, run: Path, moment: float) -> bool:
-    """Kill a run ``moment`` seconds after its directory appeared; say whether it was still running."""
+def stop_once(whole: Uninterrupted, run: Path, moment: float, number: signal.Signals) -> int:
+    """Send a signal to a run ``moment`` seconds after its directory appeared; return the exit code."""
     process = start([*whole.arguments, "--run-dir", str(run)], run.with_suffix(".out"))
     wait_for(run / "config.yaml", process)
     time.sleep(moment)
-    process.kill()
-    process.join()
-    return process.exitcode == -signal.SIGKILL
+    if process.is_alive():
+        os.kill(process.pid or 0, number)
+    process.join(60)
+    assert process.exitcode is not None
+    return process.exitcode
 
 
-def kill_and_resume(whole: Uninterrupted, folder: Path, kills: int, seed: int) -> None:
+def stop_and_resume(
+    whole: Uninterrupted, folder: Path, times: int, seed: int, number: signal.Signals = signal.SIGKILL
+) -> None:
+    code = {signal.SIGKILL: -signal.SIGKILL, signal.SIGINT: 130}[number]
     choose, done = random.Random(seed), 0
-    while done < kills:
-        run = folder / f"killed{done}"
-        if kill_once(whole, run, choose.uniform(0.0, whole.training_seconds)):
+    while done < times:
+        run = folder / f"stopped{done}"
+        if stop_once(whole, run, choose.uniform(0.0, whole.training_seconds), number) == code:
             assert_whole(run)
             finish([*RESUME, str(run)], run.with_suffix(".out"))
             assert_same(run, whole.path)
             done += 1
         else:
-            # It was faster than the kill.
+            # It was faster than the signal.
             shutil.rmtree(run)
 
 
 def test_two_kills_of_ppo_change_nothing(ppo: Uninterrupted, tmp_path: Path):
-    kill_and_resume(ppo, tmp_path, kills=2, seed=1)
+    stop_and_resume(ppo, tmp_path, times=2, seed=1)
 
 
 def test_a_kill_of_dqn_changes_nothing(dqn: Uninterrupted, tmp_path: Path):
-    kill_and_resume(dqn, tmp_path, kills=1, seed=2)
+    stop_and_resume(dqn, tmp_path, times=1, seed=2)
+
+
+@pytest.mark.parametrize(("algorithm", "seed"), [("ppo", 4), ("dqn", 5)])
+def test_ctrl_c_changes_nothing(algorithm: str, seed: int, request, tmp_path: Path):
+    stop_and_resume(request.getfixturevalue(algorithm), tmp_path, times=2, seed=seed, number=signal.SIGINT)
 
 
 def test_two_processes_do_not_train_in_one_directory(ppo: Uninterrupted, tmp_path: Path):
@@ -99,9 +110,10 @@ def test_two_processes_do_not_train_in_one_directory(ppo: Uninterrupted, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_twenty_kills_change_nothing(algorithm: str, request, tmp_path: Path):
-    kill_and_resume(request.getfixturevalue(algorithm), tmp_path, kills=20, seed=3)
+def test_twenty_stops_change_nothing(algorithm: str, number: signal.Signals, request, tmp_path: Path):
+    stop_and_resume(request.getfixturevalue(algorithm), tmp_path, times=20, seed=3, number=number)
 
 
 # The kills that time would hardly ever hit: just before and just after something is moved into its place. The first
@@ -141,34 +153,50 @@ def test_a_run_killed_again_and_again_ends_the_same(ppo: Uninterrupted, tmp_path
     assert_same(run, ppo.path)
 
 
-def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path: Path):
+@pytest.mark.parametrize("every", [64, 100_000], ids=["after a checkpoint", "before the first"])
+def test_ctrl_c_says_where_the_run_stopped_and_where_it_continues(every: int, tmp_path: Path):
     run, out = tmp_path / "run", tmp_path / "out"
-    arguments = [*PPO, "--steps", "100000", "--set", "checkpoint_every=100000", "--run-dir", str(run)]
-    process = start(arguments, out)
-    wait_for(run / "progress.csv", process)
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGINT)
-    process.join(60)
-    assert process.exitcode == 130
-    status = json.loads((run / "status.json").read_text())
-    assert status["state"] == "interrupted"
-    assert f"kova train --resume --run-dir {run}" in out.read_text()
-    assert "Traceback" not in out.read_text()
-    checkpoint, *others = (run / "checkpoints").iterdir()
-    assert not others
-    assert int(checkpoint.name) == status["step"] > 0
+    arguments = [*PPO, "--steps", "100000", "--set", f"checkpoint_every={every}", "--run-dir", str(run)]
+    stopped = [interrupt(arguments, run, out), interrupt([*RESUME, str(run)], run, out)]
+    for frame, checkpoint in stopped:
+        assert checkpoint % every == 0
+        assert checkpoint <= frame
+    if every == 64:
+        assert 0 < stopped[0][1] < stopped[1][1]
+    else:
+        assert stopped[0][1] == stopped[1][1] == 0
 
-    process = start([*RESUME, str(run)], out)
-    wait_for_frame(run, status["step"] + 1)
+
+def interrupt(arguments: list[str], run: Path, out: Path) -> tuple[int, int]:
+    """Press Ctrl-C once a run has trained on; return the frames at which it says it stopped and continues."""
+    status = run / "status.json"
+    before = json.loads(status.read_text())["step"] if status.exists() else 0
+    out.unlink(missing_ok=True)
+    process = start(arguments, out)
+    # A signal that comes while Python starts is lost; and the log of a stopped run is there from the start.
+    wait_for(status, process)
+    while json.loads(status.read_text())["pid"] != process.pid:
+        time.sleep(0.01)
+    wait_for_frame(run, before + 200)
     os.kill(process.pid or 0, signal.SIGINT)
     process.join(60)
     assert process.exitcode == 130
-    assert json.loads((run / "status.json").read_text())["step"] > status["step"]
+    text = out.read_text()
+    assert f"kova train --resume --run-dir {run}" in text
+    assert "Traceback" not in text
+    found = re.search(r"stopped at frame ([\d,]+) of 100,000; .* resume continues at frame ([\d,]+):\n", text)
+    assert found, text
+    frame, checkpoint = (int(number.replace(",", "")) for number in found.groups())
+    written = json.loads(status.read_text())
+    assert (written["state"], written["step"]) == ("interrupted", checkpoint)
+    kept = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
+    assert kept[-1:] == ([checkpoint] if checkpoint else [])
+    return frame, checkpoint
 
 
 def wait_for_frame(run: Path, frame: int) -> None:
     for _ in range(4000):
-        rows = killed_runs._rows(run / "monitor.csv")
+        rows = killed_runs._rows(run / "monitor.csv") if (run / "monitor.csv").exists() else []
         if rows and int(rows[-1]["step"]) >= frame:
             return
         time.sleep(0.01)

@@ -9,7 +9,9 @@ pytest.importorskip("stable_baselines3")
 pytest.importorskip("matplotlib")
 
 from stable_baselines3.common.env_checker import check_env
+from typer.testing import CliRunner
 
+from kova.cli import app
 from kova.experiments.benchmarks import deep_sea as deep_sea_benchmark
 from kova.experiments.problems.deep_sea import ID, DeepSea
 
@@ -87,18 +89,44 @@ def test_the_same_seed_gives_the_same_run():
     assert (first.first_treasure, first.treasures) == (second.first_treasure, second.treasures)
 
 
-def test_the_benchmark_writes_numbers_and_a_figure(tmp_path: Path, capsys):
-    deep_sea_benchmark.main(
-        ["--depths", "3", "4", "--seeds", "1", "--episodes", "4", "--data", str(tmp_path), "--figures", str(tmp_path)]
-    )
+def test_the_benchmark_writes_numbers_and_a_figure_and_repeats_no_run(tmp_path: Path, monkeypatch):
+    words = ["bench", "deep-sea", "--depth", "4", "--depth", "3", "--seeds", "1", "--episodes", "4"]
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
     numbers = json.loads((tmp_path / "deep_sea.json").read_text())
-    assert numbers["made_by"]["command"].endswith("--depths 3 4 --seeds 1 --episodes 4")
+    assert numbers["made_by"]["command"] == f"kova {' '.join(words)} --out {tmp_path}"
     # Four episodes solve nothing, so no arm is sent deeper.
-    assert [(run["arm"], run["depth"], run["solved"]) for run in numbers["runs"]] == [
+    assert [(run["arm"], run["depth"], run["solved"]) for run in numbers["results"]] == [
         (arm, 3, None) for arm in deep_sea_benchmark.ARMS
     ]
     assert (tmp_path / "deep_sea.png").stat().st_size > 5_000
-    assert "not solved" in capsys.readouterr().out
+    assert "not solved" in result.output
+
+    monkeypatch.setattr(deep_sea_benchmark, "run", None)
+    again = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
+    assert again.exit_code == 0, again.output
+    assert json.loads((tmp_path / "deep_sea.json").read_text()) == numbers
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "says"),
+    [
+        ("{", [], "deep_sea.json cannot be read"),
+        ('{"runs": []}', [], "deep_sea.json is not a record of kova bench deep-sea"),
+        (
+            '{"benchmark": "deep-sea", "results": [{"a": 1}]}',
+            [],
+            "deep_sea.json is not a record of kova bench deep-sea",
+        ),
+        ('{"benchmark": "deep-sea", "results": []}', ["--arm", "Thompson"], "did you mean 'Thompson, KOVA'?"),
+    ],
+)
+def test_what_is_not_a_record_is_not_written_over(content, words, says, tmp_path: Path):
+    (tmp_path / "deep_sea.json").write_text(content)
+    result = CliRunner().invoke(app, ["bench", "deep-sea", "--out", str(tmp_path), *words])
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("deep_sea.json", content)]
 
 
 @pytest.mark.slow

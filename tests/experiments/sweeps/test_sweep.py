@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import sweeps
+import small_sweeps
 from filelock import FileLock
 from killed_runs import assert_same
 from typer.testing import CliRunner
@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from kova.cli import app
 from kova.experiments.errors import UsageError
 from kova.experiments.runs.config import RunConfig
+from kova.experiments.runs.provenance import read_makers
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.sweeps.engines import LocalEngine, make
 from kova.experiments.sweeps.grid import PlannedRun, Sweep, shipped_sweeps
@@ -80,7 +81,7 @@ def test_seeds_come_first_so_that_a_stopped_sweep_has_every_arm():
 
 
 def test_settings_of_the_filter_are_for_arms_that_have_one(tmp_path):
-    path = sweeps.write(tmp_path / "s.yaml", set={"steps": 64, "critic.covariance": "diagonal"})
+    path = small_sweeps.write(tmp_path / "s.yaml", set={"steps": 64, "critic.covariance": "diagonal"})
     adam, kova = (run.config.critic for run in Sweep.from_file(path).runs())
     assert adam == {"optimizer": "adam"}
     assert kova["covariance"] == "diagonal"
@@ -136,7 +137,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_sweep_is_one_line_and_leaves_nothing(case, tmp_path):
     changes, *says = WRONG[case]
-    path = sweeps.write(tmp_path / "s.yaml", **changes)
+    path = small_sweeps.write(tmp_path / "s.yaml", **changes)
     result = runner.invoke(app, ["sweep", str(path), "--out", str(tmp_path / "out")])
     assert result.exit_code == 2, result.output
     assert result.stderr.count("\n") == 1
@@ -167,23 +168,25 @@ def test_a_wrong_call_is_one_line(words, says, tmp_path):
 
 
 def test_upstreams_warnings_go_to_the_logs_of_the_runs(tmp_path):
-    path = sweeps.write(tmp_path / "s.yaml", arms={"A": {"set": {"algorithm.n_steps": 64, "algorithm.batch_size": 48}}})
-    output = sweeps.finish(path, "--out", tmp_path / "out")
+    path = small_sweeps.write(
+        tmp_path / "s.yaml", arms={"A": {"set": {"algorithm.n_steps": 64, "algorithm.batch_size": 48}}}
+    )
+    output = small_sweeps.finish(path, "--out", tmp_path / "out")
     assert "mini-batch" not in output
-    assert "mini-batch" in (sweeps.runs(tmp_path / "out")[0] / "log.txt").read_text()
+    assert "mini-batch" in (small_sweeps.runs(tmp_path / "out")[0] / "log.txt").read_text()
 
 
 def test_a_critic_too_large_for_this_machine_now_is_left_to_the_one_that_trains_it(tmp_path):
     huge = {"critic.covariance": "full", "critic.memory_budget": 1000}
-    path = sweeps.write(tmp_path / "s.yaml", arms={"A": {"set": huge}})
-    output = sweeps.finish(path, "--attempts", "1", "--out", tmp_path / "out", code=1)
+    path = small_sweeps.write(tmp_path / "s.yaml", arms={"A": {"set": huge}})
+    output = small_sweeps.finish(path, "--attempts", "1", "--out", tmp_path / "out", code=1)
     assert "failed  ppo CartPole-v1 A seed 0: critic.covariance" in output
 
 
 def test_a_name_that_is_there_twice_is_not_lost_without_a_word(tmp_path):
-    path = sweeps.write(tmp_path / "s.yaml")
+    path = small_sweeps.write(tmp_path / "s.yaml")
     path.write_text(path.read_text().replace("  KOVA:", "  Adam:"))
-    with pytest.raises(UsageError, match="'Adam' is there twice"):
+    with pytest.raises(UsageError, match="'Adam' is given twice"):
         Sweep.from_file(path)
 
 
@@ -195,7 +198,7 @@ def test_a_date_that_no_calendar_has_is_one_line(tmp_path):
 
 
 def test_numbers_are_written_in_yaml_as_after_set(tmp_path):
-    path = sweeps.write(tmp_path / "s.yaml")
+    path = small_sweeps.write(tmp_path / "s.yaml")
     path.write_text(path.read_text().replace("steps: 512", "steps: 1e3\n  algorithm.learning_rate: 3e-4"))
     config = Sweep.from_file(path).runs()[0].config
     assert (config.steps, config.algorithm["learning_rate"]) == (1000, 3e-4)
@@ -209,16 +212,16 @@ def test_a_shipped_sweep_can_be_made_smaller():
 
 
 def test_a_dry_run_says_what_it_takes_and_does_nothing(tmp_path):
-    path = sweeps.write(tmp_path / "s.yaml", seeds=3)
+    path = small_sweeps.write(tmp_path / "s.yaml", seeds=3)
     result = runner.invoke(app, ["sweep", str(path), "--dry-run", "--jobs", "2", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "6 runs, 0 finished; about 0:00:" in result.output
-    assert re.search(r"with --jobs 2 and \d.* [MG]iB of memory", result.output)
+    assert re.search(r"with --jobs 2 and \d.* [MG]B of memory", result.output)
     assert not (tmp_path / "out").exists()
 
 
 def test_more_jobs_than_cores_take_their_memory_all_at_once(tmp_path):
-    path = sweeps.write(tmp_path / "s.yaml", seeds=20)
+    path = small_sweeps.write(tmp_path / "s.yaml", seeds=20)
     total = re.compile(r"40 runs, 0 finished; .* with --jobs (\d+) and ([\d.]+) (\w+) of memory")
     sizes = {}
     for jobs in ("1", "40"):
@@ -226,7 +229,7 @@ def test_more_jobs_than_cores_take_their_memory_all_at_once(tmp_path):
         found = total.search(result.output)
         assert found, result.output
         assert found[1] == jobs
-        sizes[jobs] = float(found[2]) * {"MiB": 1, "GiB": 1024}[found[3]]
+        sizes[jobs] = float(found[2]) * {"MB": 1, "GB": 1000}[found[3]]
     assert sizes["40"] > 30 * sizes["1"]
 
 
@@ -234,60 +237,63 @@ def test_more_jobs_than_cores_take_their_memory_all_at_once(tmp_path):
 def done(tmp_path_factory) -> Path:
     """A tiny sweep that nothing disturbed."""
     folder = tmp_path_factory.mktemp("sweep")
-    output = sweeps.finish(sweeps.write(folder / "tiny.yaml"), "--jobs", "2", "--out", folder / "out")
+    output = small_sweeps.finish(small_sweeps.write(folder / "tiny.yaml"), "--jobs", "2", "--out", folder / "out")
     assert "2 finished, 0 kept from before, 0 failed" in output
     return folder / "out"
 
 
 def test_every_run_is_finished_and_named_in_the_manifest(done):
-    assert [sweeps.state(run) for run in sweeps.runs(done)] == ["finished", "finished"]
+    assert [small_sweeps.state(run) for run in small_sweeps.runs(done)] == ["finished", "finished"]
     planned_names = {run.name for run in Sweep.from_file(done / "sweep.yaml").runs()}
-    assert {run.name for run in sweeps.runs(done)} == planned_names
+    assert {run.name for run in small_sweeps.runs(done)} == planned_names
 
 
 def test_a_second_call_does_nothing_and_a_larger_sweep_only_what_is_new(done):
-    before = sweeps.fingerprint(done)
-    output = sweeps.finish(done / "sweep.yaml", "--jobs", "2", "--out", done)
+    before = small_sweeps.fingerprint(done)
+    output = small_sweeps.finish(done / "sweep.yaml", "--jobs", "2", "--out", done)
     assert "0 finished, 2 kept from before, 0 failed" in output
-    assert sweeps.fingerprint(done) == before
-    larger = sweeps.write(
+    assert small_sweeps.fingerprint(done) == before
+    larger = small_sweeps.write(
         done.parent / "larger.yaml", arms={"Adam": {"critic": "adam"}, "KOVA": {}, "joint": {"critic": "upstream"}}
     )
-    output = sweeps.finish(larger, "--jobs", "2", "--out", done)
+    output = small_sweeps.finish(larger, "--jobs", "2", "--out", done)
     assert "1 finished, 2 kept from before, 0 failed" in output
-    after = sweeps.fingerprint(done)
+    after = small_sweeps.fingerprint(done)
     assert {name: after[name] for name in before} == before
     assert len(after) == 3
 
 
 def test_a_run_that_cannot_be_done_fails_after_its_attempts_and_stops_no_other(tmp_path):
     arms = {"KOVA": {}, "too wide": {"set": {"critic.prior_variance": 1e38}}}
-    path = sweeps.write(tmp_path / "s.yaml", arms=arms)
-    output = sweeps.finish(path, "--jobs", "2", "--attempts", "2", "--out", tmp_path / "out", code=1)
+    path = small_sweeps.write(tmp_path / "s.yaml", arms=arms)
+    output = small_sweeps.finish(path, "--jobs", "2", "--attempts", "2", "--out", tmp_path / "out", code=1)
     assert "1 finished, 0 kept from before, 1 failed" in output
     assert "failed  ppo CartPole-v1 too wide seed 0: NumericalError" in output
-    assert sorted(map(sweeps.state, sweeps.runs(tmp_path / "out"))) == ["failed", "finished"]
-    log = next(run for run in sweeps.runs(tmp_path / "out") if sweeps.state(run) == "failed") / "log.txt"
+    assert sorted(map(small_sweeps.state, small_sweeps.runs(tmp_path / "out"))) == ["failed", "finished"]
+    for run in small_sweeps.runs(tmp_path / "out"):
+        (maker,) = read_makers(run / "made_by.json")
+        assert maker["command"] == f"kova sweep {path} --jobs 2 --attempts 2 --out {tmp_path / 'out'}"
+    log = next(run for run in small_sweeps.runs(tmp_path / "out") if small_sweeps.state(run) == "failed") / "log.txt"
     assert log.read_text().count("NumericalError") == 2
 
 
 def test_a_killed_worker_is_started_again_where_it_was(done, tmp_path):
-    driver = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
-    first = sweeps.training_pid(tmp_path)
+    driver = small_sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
+    first = small_sweeps.training_pid(tmp_path)
     os.kill(first, signal.SIGKILL)
-    assert sweeps.status_of_the_next(tmp_path, first)["step"] >= 128
+    assert small_sweeps.status_of_the_next(tmp_path, first)["step"] >= 128
     output, _ = driver.communicate(timeout=300)
     assert driver.returncode == 0, output
     assert_same_sweep(tmp_path, done)
 
 
 def test_a_killed_driver_takes_its_workers_along_and_loses_nothing(done, tmp_path):
-    driver = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
-    worker = sweeps.training_pid(tmp_path)
+    driver = small_sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
+    worker = small_sweeps.training_pid(tmp_path)
     driver.kill()
     driver.communicate()
     assert_ends(worker)
-    sweeps.finish(done / "sweep.yaml", "--jobs", "2", "--out", tmp_path)
+    small_sweeps.finish(done / "sweep.yaml", "--jobs", "2", "--out", tmp_path)
     assert_same_sweep(tmp_path, done)
 
 
@@ -296,19 +302,19 @@ def test_two_calls_do_not_work_in_one_directory(done, tmp_path):
         result = runner.invoke(app, ["sweep", str(done / "sweep.yaml"), "--out", str(tmp_path)])
     assert result.exit_code == 2
     assert "another kova sweep is working" in result.stderr
-    assert sweeps.runs(tmp_path) == []
+    assert small_sweeps.runs(tmp_path) == []
 
 
 def test_ctrl_c_says_how_to_go_on_and_that_goes_on(done, tmp_path):
-    driver = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
-    worker = sweeps.training_pid(tmp_path)
+    driver = small_sweeps.start(done / "sweep.yaml", "--jobs", "1", "--out", tmp_path)
+    worker = small_sweeps.training_pid(tmp_path)
     driver.send_signal(signal.SIGINT)
     output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 130, output
     assert_ends(worker)
-    words = shlex.split(output[output.index("Go on:") :].splitlines()[1])
+    words = shlex.split(output[output.index("Continue:") :].splitlines()[1])
     assert words[:2] == ["kova", "sweep"]
-    assert "0 failed" in sweeps.finish(*words[2:])
+    assert "0 failed" in small_sweeps.finish(*words[2:])
     assert_same_sweep(tmp_path, done)
 
 
@@ -318,7 +324,7 @@ def test_a_run_that_another_process_trains_is_waited_for(done, tmp_path):
     run = tmp_path / "runs" / sweep.runs()[0].name
     (run / "status.json").unlink()
     engine = LocalEngine(2)
-    scheduler = Scheduler(sweep.runs(), tmp_path / "runs", engine)
+    scheduler = Scheduler(sweep.runs(), tmp_path / "runs", engine, "kova sweep")
     waits: list[str] = []
     with ExitStack() as held:
         held.enter_context(RunDirectory(run).locked())
@@ -341,7 +347,7 @@ def test_a_damaged_directory_fails_alone(done, tmp_path):
     (first / "status.json").write_text("[]")
     (second / "status.json").write_text("{")
     (second / "progress.csv").write_bytes(b"\xff\xfe")
-    scheduler = Scheduler(sweep.runs(), tmp_path / "runs", LocalEngine(1), attempts=1)
+    scheduler = Scheduler(sweep.runs(), tmp_path / "runs", LocalEngine(1), "kova sweep", attempts=1)
     scheduler.run()
     assert [job.state for job in scheduler.jobs] == ["failed", "failed"]
     assert "config.yaml" in scheduler.jobs[0].message
@@ -349,8 +355,10 @@ def test_a_damaged_directory_fails_alone(done, tmp_path):
 
 
 def test_a_run_whose_settings_cannot_work_says_why_and_is_not_tried_again(tmp_path):
-    path = sweeps.write(tmp_path / "s.yaml", arms={"A": {"set": {"algorithm.n_steps": 1, "algorithm.batch_size": 1}}})
-    scheduler = Scheduler(Sweep.from_file(path).runs(), tmp_path, LocalEngine(1))
+    path = small_sweeps.write(
+        tmp_path / "s.yaml", arms={"A": {"set": {"algorithm.n_steps": 1, "algorithm.batch_size": 1}}}
+    )
+    scheduler = Scheduler(Sweep.from_file(path).runs(), tmp_path, LocalEngine(1), "kova sweep")
     scheduler.run()
     (job,) = scheduler.jobs
     assert job.state == "failed"
@@ -359,8 +367,8 @@ def test_a_run_whose_settings_cannot_work_says_why_and_is_not_tried_again(tmp_pa
 
 
 def test_a_failure_after_a_new_checkpoint_does_not_count(done, tmp_path):
-    driver = sweeps.start(done / "sweep.yaml", "--jobs", "1", "--attempts", "1", "--out", tmp_path)
-    os.kill(sweeps.training_pid(tmp_path), signal.SIGKILL)
+    driver = small_sweeps.start(done / "sweep.yaml", "--jobs", "1", "--attempts", "1", "--out", tmp_path)
+    os.kill(small_sweeps.training_pid(tmp_path), signal.SIGKILL)
     output, _ = driver.communicate(timeout=300)
     assert driver.returncode == 0, output
     assert_same_sweep(tmp_path, done)
@@ -372,29 +380,29 @@ def test_an_engine_that_is_unknown_names_the_others():
 
 
 def test_a_scheduler_of_nothing_ends_at_once(tmp_path):
-    scheduler = Scheduler([], tmp_path, LocalEngine(1))
+    scheduler = Scheduler([], tmp_path, LocalEngine(1), "kova sweep")
     scheduler.run()
     assert scheduler.jobs == []
 
 
 @pytest.mark.slow
 def test_twenty_kills_of_workers_and_drivers_lose_nothing_and_run_nothing_twice(tmp_path):
-    sweeps.finish("quick", "--jobs", "2", "--out", tmp_path / "calm")
+    small_sweeps.finish("quick", "--jobs", "2", "--out", tmp_path / "calm")
     rng, kills = random.Random(0), 0
     seen: dict[str, int] = {}
     while kills < 20:
-        driver = sweeps.start("quick", "--jobs", "2", "--attempts", "30", "--out", tmp_path / "wild")
+        driver = small_sweeps.start("quick", "--jobs", "2", "--attempts", "30", "--out", tmp_path / "wild")
         while driver.poll() is None and kills < 20:
             time.sleep(rng.uniform(2, 12))
             if rng.random() < 0.5:
                 driver.kill()
             else:
-                victims = [run for run in sweeps.runs(tmp_path / "wild") if sweeps.state(run) == "running"]
+                victims = [run for run in small_sweeps.runs(tmp_path / "wild") if small_sweeps.state(run) == "running"]
                 if not victims:
                     continue
                 kill_worker(rng.choice(victims))
             kills += 1
-            now = sweeps.fingerprint(tmp_path / "wild")
+            now = small_sweeps.fingerprint(tmp_path / "wild")
             assert {name: now[name] for name in seen} == seen, "a finished run was touched"
             seen = now
         driver.kill()
@@ -403,7 +411,7 @@ def test_twenty_kills_of_workers_and_drivers_lose_nothing_and_run_nothing_twice(
             # Everything was finished before all kills were used: once more, elsewhere.
             (tmp_path / "wild").rename(tmp_path / f"wild-{kills}")
             seen = {}
-    sweeps.finish("quick", "--jobs", "2", "--out", tmp_path / "wild")
+    small_sweeps.finish("quick", "--jobs", "2", "--out", tmp_path / "wild")
     for out in tmp_path.glob("wild*"):
         assert_same_sweep(out, tmp_path / "calm")
 
@@ -428,7 +436,7 @@ def assert_ends(pid: int) -> None:
 def assert_same_sweep(out: Path, other: Path) -> None:
     """The same runs are finished with the same numbers, bit for bit."""
     names = [run.name for run in Sweep.from_file(out / "sweep.yaml").runs()]
-    assert sorted(names) == [run.name for run in sweeps.runs(out)]
+    assert sorted(names) == [run.name for run in small_sweeps.runs(out)]
     for name in names:
-        assert sweeps.state(out / "runs" / name) == "finished"
+        assert small_sweeps.state(out / "runs" / name) == "finished"
         assert_same(out / "runs" / name, other / "runs" / name)

@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-import sweeps
+import small_sweeps
 from killed_runs import assert_same
 from test_sweep import assert_same_sweep
 
+from kova.experiments.files import write_whole
 from kova.experiments.runs.logs import read_rows
-from kova.experiments.runs.run_directory import RunDirectory, write_whole
+from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.sweeps.engines import LocalEngine
 from kova.experiments.sweeps.grid import Sweep
 from kova.experiments.sweeps.scheduler import Scheduler
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory) -> Sweep:
-    return Sweep.from_file(sweeps.write(tmp_path_factory.mktemp("ray") / "tiny.yaml", seeds=2))
+    return Sweep.from_file(small_sweeps.write(tmp_path_factory.mktemp("ray") / "tiny.yaml", seeds=2))
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +43,9 @@ def local(sweep, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def importable():
     """Let Ray's workers find the test modules that their pickles name."""
+    here = Path(__file__).parent
     before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = f"{Path(__file__).parent}{os.pathsep}{before}"
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parent), before])
     yield
     os.environ["PYTHONPATH"] = before
 
@@ -64,11 +66,11 @@ def cluster():
 def schedule(sweep: Sweep, out: Path, engine) -> Scheduler:
     (out / "runs").mkdir(parents=True, exist_ok=True)
     write_whole(out / "sweep.yaml", sweep.to_yaml())
-    return Scheduler(sweep.runs(), out / "runs", engine)
+    return Scheduler(sweep.runs(), out / "runs", engine, "kova sweep")
 
 
 def has_checkpoint(run: Path) -> bool:
-    return sweeps.state(run) == "running" and any((run / "checkpoints").glob("[0-9]*"))
+    return small_sweeps.state(run) == "running" and any((run / "checkpoints").glob("[0-9]*"))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_a_cluster_that_loses_a_node_gives_the_local_results(fetch, cluster, swe
 
     def in_the_middle() -> bool:
         # What is trained elsewhere does not show here; to import alone takes some seconds.
-        return time.monotonic() - begun > 4.0 if fetch else any(map(has_checkpoint, sweeps.runs(tmp_path)))
+        return time.monotonic() - begun > 4.0 if fetch else any(map(has_checkpoint, small_sweeps.runs(tmp_path)))
 
     def lose_the_node(jobs) -> None:
         if not killed and sum(job.state == "running" for job in jobs) == 2 and in_the_middle():
@@ -101,10 +103,10 @@ def test_a_cluster_that_loses_a_node_gives_the_local_results(fetch, cluster, swe
 def test_a_driver_killed_while_files_come_back_has_no_less_than_before(local, tmp_path, monkeypatch):
     from kova.experiments.sweeps.engines import ray as engine
 
-    packed = engine._packed(sweeps.runs(local)[0])
+    packed = engine._packed(small_sweeps.runs(local)[0])
     for moves in itertools.count():
         run = tmp_path / f"run-{moves}"
-        shutil.copytree(sweeps.runs(local)[0], run)
+        shutil.copytree(small_sweeps.runs(local)[0], run)
         # As it was when it was sent out: older checkpoints, the beginning of a log, and not finished.
         for path, older in zip(sorted((run / "checkpoints").iterdir()), ("0000000128", "0000000256"), strict=True):
             path.rename(path.with_name(older))
@@ -130,11 +132,11 @@ def test_a_driver_killed_while_files_come_back_has_no_less_than_before(local, tm
         assert latest.name >= "0000000256"
         # Logs lead up to every checkpoint; the status comes last.
         assert latest.name == "0000000256" or read_rows(run / "monitor.csv") == read_rows(
-            sweeps.runs(local)[0] / "monitor.csv"
+            small_sweeps.runs(local)[0] / "monitor.csv"
         )
         assert RunDirectory(run).is_finished() <= (latest.name == "0000000512")
         engine._unpack(packed, run)
-        assert_same(run, sweeps.runs(local)[0])
+        assert_same(run, small_sweeps.runs(local)[0])
         assert [path.name for path in sorted((run / "checkpoints").iterdir())] == ["0000000384", "0000000512"]
         if whole:
             break
@@ -142,6 +144,8 @@ def test_a_driver_killed_while_files_come_back_has_no_less_than_before(local, tm
 
 
 def test_a_cluster_that_is_not_there_is_one_line(tmp_path):
-    output = sweeps.finish("quick", "--engine", "ray", "--address", "127.0.0.1:1", "--out", tmp_path / "out", code=2)
+    output = small_sweeps.finish(
+        "quick", "--engine", "ray", "--address", "127.0.0.1:1", "--out", tmp_path / "out", code=2
+    )
     assert "cannot be reached" in output
     assert not (tmp_path / "out").exists()

@@ -39,8 +39,21 @@ def test_mean_and_standard_deviation_of_the_sample():
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():
-    assert statistics.iqm([100.0, 1.0, 2.0, 3.0, 4.0, -50.0, 5.0, 6.0]) == pytest.approx((2 + 3 + 4 + 5) / 4)
-    assert statistics.iqm([7.0]) == 7.0
+    scores = {"t": np.array([100.0, 1.0, 2.0, 3.0]), "u": np.array([4.0, -50.0, 5.0, 6.0])}
+    assert statistics.iqm_interval(scores).estimate == pytest.approx((2 + 3 + 4 + 5) / 4)
+
+
+def test_an_interval_is_cut_at_the_ends_of_the_scale():
+    found = statistics.iqm_interval({"t": np.array([0.0, 0.8])})
+    assert found.low < 0.0
+    assert found.high > 1.0
+    assert found.within(0.0, 1.0) == statistics.Interval(pytest.approx(0.4), 0.0, 1.0)
+    inside = statistics.Interval(0.5, 0.4, 0.6)
+    assert inside.within(0.0, 1.0) == inside
+    one = statistics.iqm_interval({"t": np.array([0.3])}).within(0.0, 1.0)
+    assert one.estimate == 0.3
+    assert math.isnan(one.low)
+    assert math.isnan(one.high)
 
 
 def test_scores_are_normalised_between_the_worst_and_the_best_run_of_a_task():

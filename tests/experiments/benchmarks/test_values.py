@@ -1,0 +1,55 @@
+"""The value benchmark: the arms learn, the scores mean what they say, the files are there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+
+from kova.experiments.benchmarks import values as values_benchmark
+from kova.experiments.benchmarks.value_methods import METHODS
+
+
+def test_the_benchmark_writes_table_data_and_figures(tmp_path, monkeypatch):
+    monkeypatch.setattr(values_benchmark, "GRID", (200, 1000))
+    console = Console(record=True, width=160)
+    outcomes = values_benchmark.run(tmp_path, 1, console, "kova bench values --seeds 1", ["random walk"])
+    assert {item.arm for item in outcomes} == set(METHODS)
+    record = json.loads((tmp_path / "values.json").read_text())
+    assert record["made_by"]["command"] == "kova bench values --seeds 1"
+    assert record["settings"]["grid"] == [200, 1000]
+    assert len(record["results"]) == len(METHODS)
+    for name in ("values_error.png", "values_reliability.png", "values_chain.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    text = console.export_text()
+    assert all(arm in text for arm in ("KOVA", "LSTD(1)", "XKTD"))
+    by_arm = {item.arm: item for item in outcomes}
+    assert by_arm["KOVA"].errors[-1] < 0.7
+    assert by_arm["KOVA"].coverage is not None
+    assert by_arm["LSTD(1)"].coverage is None
+    assert by_arm["KOVA"].errors[-1] == pytest.approx(by_arm["LSTD(1)"].errors[-1], abs=0.02)
+
+
+def test_the_benchmark_keeps_and_shows_what_it_has_when_it_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(values_benchmark, "GRID", (50, 100))
+    measure, done = values_benchmark.best, []
+
+    def stopped_at_the_sixth(*arguments):
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        done.append(measure(*arguments))
+        return done[-1]
+
+    monkeypatch.setattr(values_benchmark, "best", stopped_at_the_sixth)
+    console = Console(record=True, width=160)
+    with pytest.raises(KeyboardInterrupt):
+        values_benchmark.run(tmp_path, 2, console, "kova bench values", ["random walk"])
+    results = json.loads((tmp_path / "values.json").read_text())["results"]
+    assert [(result["arm"], result["seed"]) for result in results] == [(score.arm, score.seed) for score in done]
+    text = console.export_text()
+    # Two methods had all their seeds.
+    for arm, seeds in ((done[0].arm, done[:2]), (done[2].arm, done[2:4])):
+        row = next(line for line in text.splitlines() if line.strip().startswith(f"{arm}  "))
+        assert row.split()[-2:] == [f"{score.errors[-1]:.2f}" for score in seeds]
+    assert "has the 5 results so far" in text
