@@ -172,7 +172,7 @@ WRONG = {
     "a seed of episodes below 0": (["eval", "gone", "--seed", "-1"], "--seed"),
     "a seed of episodes of more than 64 bits": (["eval", "gone", "--seed", HUGE], "--seed"),
     "a sweep too long to repeat": (["sweep", LONG], "is neither a file nor one that comes with kova"),
-    "seeds without end": (["sweep", "quick", "--seeds", HUGE], "--seeds"),
+    "seeds without end": (["sweep", "quick", "--seeds", HUGE], "seeds must be a number from 1 to 10,000"),
     "a sweep where none can be": (["sweep", "quick", "--out", "/proc/s"], "/proc/s/runs cannot be written"),
     "a dry run where no sweep can be": (["sweep", "quick", "--dry-run", "--out", LONG], "too long"),
     "a GPU for a sweep": (["sweep", "quick", "--set", "algorithm.device=cuda:9"], "algorithm.device=cuda:9"),

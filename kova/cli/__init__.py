@@ -1,0 +1,203 @@
+"""The ``kova`` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import typer
+
+    from kova.cli import bench
+    from kova.cli.common import MAX_SEED, MAX_SEEDS, examples, lines_of, make_console, typed
+    from kova.cli.errors import OneLineErrors
+except ModuleNotFoundError as error:
+    sys.stderr.write(f'{error.name} is missing; the kova command needs: pip install "kova-rl[experiments]"\n')
+    raise SystemExit(2) from None
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    help="Kalman critics for reinforcement learning.",
+    epilog=examples(
+        "kova train ppo HalfCheetah-v4",
+        "kova eval runs/ppo-HalfCheetah-v4-kova-seed0",
+        "kova sweep quick --jobs 2",
+        "kova report sweeps/quick",
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(bench.app, name="bench")
+
+Steps = Annotated[int | None, typer.Option(help="Frames to train on, all environments together.")]
+
+
+@app.callback()
+def main() -> None:
+    """Kalman critics for reinforcement learning."""
+
+
+@app.command(
+    epilog=examples(
+        "kova train ppo HalfCheetah-v4 --steps 200000",
+        "kova train ppo Hopper-v4 --preset paper --critic adam",
+        "kova train dqn CartPole-v1 --set 'critic.evolution=PriorRelaxation(0.02)'",
+        "kova train a2c CartPole-v1 --set n_envs=4 --set algorithm.gamma=0.98",
+        "kova train --resume --run-dir runs/ppo-HalfCheetah-v4-kova-seed0",
+    )
+)
+def train(
+    context: typer.Context,
+    algo: Annotated[str | None, typer.Argument(help="ppo, trpo, a2c, ddpg or dqn.")] = None,
+    env: Annotated[str | None, typer.Argument(help="A Gymnasium id, such as HalfCheetah-v4.")] = None,
+    critic: Annotated[str | None, typer.Option(help="kova; adam, the control arm; or upstream, unchanged.")] = None,
+    preset: Annotated[str | None, typer.Option(help="default, or paper for the published tables.")] = None,
+    steps: Steps = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.  [default: 0]")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; repeat as needed.")
+    ] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Where the run goes.  [default: runs/…]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped run from its last checkpoint.")] = False,
+) -> None:
+    """Train an agent with a Kalman critic.
+
+    The run's directory gets its settings, logs, learning curve and checkpoints. A run that was stopped, by Ctrl-C or
+    otherwise, continues from its last checkpoint with --resume.
+    """
+    from kova.experiments.commands import train as train_command
+
+    request = train_command.TrainRequest(algo, env, critic, preset, steps, seed, tuple(settings or ()), run_dir)
+    train_command.run(request, typed(context), resume=resume, console=make_console())
+
+
+@app.command(
+    "eval",
+    epilog=examples(
+        "kova eval runs/ppo-HalfCheetah-v4-kova-seed0 --episodes 20",
+        "kova eval runs/ppo-HalfCheetah-v4-kova-seed0 --video cheetah.mp4",
+    ),
+)
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 10,
+    video: Annotated[Path | None, typer.Option(help="An mp4 of the first, the value and its band below.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the first episode.")] = 0,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Sample actions instead of taking the mode.")
+    ] = False,
+) -> None:
+    """Play a trained agent and report its return.
+
+    The return is a mean over the episodes with its 95 % interval.
+    """
+    from kova.experiments.commands import evaluate as eval_command
+
+    eval_command.run(run, episodes, video, seed, deterministic=not stochastic, console=make_console())
+
+
+@app.command(
+    epilog=lines_of(
+        "Sweeps that come with kova",
+        "quick            two minutes; PPO and TRPO, Adam beside Kalman critics",
+        "mujoco-300k      PPO and TRPO on three MuJoCo tasks",
+        "paper-fig3-ppo   Figure 3a of the paper",
+        "paper-fig3-trpo  Figure 3b of the paper",
+        "paper-fig4       Figure 4 of the paper: eta times observation noise",
+    )
+    + "\n\n"
+    + examples(
+        "kova sweep quick --jobs 2",
+        "kova sweep paper-fig3-ppo --dry-run",
+        "kova sweep paper-fig4 --seeds 3 --set critic.covariance=neuron",
+        "kova sweep my.yaml --engine ray --address auto --out /shared/my-sweep",
+    )
+)
+def sweep(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="FILE.yaml|NAME", help="A file, or a sweep that comes with kova.")],
+    engine: Annotated[str, typer.Option(help="local, processes of this machine; or ray, a cluster.")] = "local",
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as cores.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go.", show_default="sweeps/NAME")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many, instead of the sweep's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting for every run; repeatable.")
+    ] = None,
+    attempts: Annotated[int, typer.Option(min=1, help="How often a run may fail without a new checkpoint.")] = 3,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster; auto finds the one this machine is in.")
+    ] = None,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="Ray: the nodes do not share a disk; send files to this machine.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print runs, time and memory; train nothing.")] = False,
+) -> None:
+    """Train every run of a sweep: algorithms × environments × critics × seeds.
+
+    The same configuration is never run twice: call it again, and it continues with what is missing.
+    """
+    from kova.experiments.commands import sweep as sweep_command
+    from kova.experiments.runs.config import parsed
+    from kova.experiments.sweeps import engines
+    from kova.experiments.sweeps.grid import Sweep
+
+    found = Sweep.find(name).changed(seeds, parsed(settings or ()))
+    target = Path("sweeps") / found.name if out is None else out
+    engines.check(engine, address=address, fetch=fetch)
+    if dry_run:
+        sweep_command.dry_run(found, target, engines.slots(jobs), make_console())
+        return
+    given = {"--engine": engine, "--jobs": jobs, "--address": address, "--attempts": attempts}
+    words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
+    sweep_command.run(
+        found,
+        target,
+        lambda: engines.make(engine, jobs=jobs, address=address, fetch=fetch),
+        attempts,
+        make_console(),
+        typed(context),
+        [*words, *(["--fetch"] if fetch else [])],
+    )
+
+
+@app.command(
+    epilog=examples(
+        "kova report sweeps/quick",
+        "kova report sweeps/paper-fig3-ppo -o fig3.html --figures figures",
+    )
+)
+def report(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of a sweep, or any that has runs below it.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("report.html"),
+    figures: Annotated[Path | None, typer.Option(help="Directory for Figures 3 and 4 as PNG and SVG.")] = None,
+    data: Annotated[Path | None, typer.Option(help="CSV file for every curve of every run.")] = None,
+) -> None:
+    """Write one self-contained page about finished runs.
+
+    Learning curves with arms to toggle, entropy, policy loss, explained variance, statistics, wall-clock, and how it
+    was made.
+    """
+    from kova.experiments.commands import report as report_command
+
+    report_command.run(folder, out, figures, data, make_console(), typed(context))
+
+
+@app.command(epilog=examples("kova demo", "kova demo --env Acrobot-v1 --steps 40960 --out /tmp/demo"))
+def demo(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where runs and picture go.")] = Path("demo"),
+    env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "CartPole-v1",
+    steps: Annotated[int, typer.Option(min=1, help="Frames of every run.")] = 12_288,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Runs of each critic.")] = 2,
+) -> None:
+    """Train PPO with a Kalman critic beside PPO with Adam.
+
+    A demo that was stopped continues where it was.
+    """
+    from kova.experiments.commands import demo as demo_command
+
+    demo_command.run(out, env, steps, seeds, make_console(), typed(context))

@@ -1,0 +1,122 @@
+"""``kova bench``: the benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kova.cli.common import MAX_SEEDS, SEED, examples, make_console, typed
+
+#: Where the results of this repository are kept.
+RESULTS = Path("benchmarks/results")
+
+app = typer.Typer(
+    help="Measure this machine, and compare the filter with other methods; a stopped command keeps its results.",
+    epilog=examples("kova bench step", "kova bench values --seeds 3"),
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def main() -> None:
+    """Measure this machine, and compare the filter with other methods."""
+
+
+@app.command(epilog=examples("kova bench step --repeats 5 --out /tmp/bench"))
+def step(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where step.json and step.png go.")] = RESULTS,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds in which every arm is timed once.")] = 5,
+) -> None:
+    """Time one step of every covariance structure.
+
+    Beside it: Adam, literal Algorithm 1 and the hardware's floor.
+    """
+    from kova.experiments.benchmarks import step as step_benchmark
+
+    step_benchmark.run(out, repeats, make_console(), typed(context))
+
+
+@app.command("train", epilog=examples("kova bench train --steps 20480 --repeats 3"))
+def train(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where train.json goes.")] = RESULTS,
+    env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "HalfCheetah-v4",
+    steps: Annotated[int, typer.Option(min=1, help="Frames of every run.")] = 20_480,
+    repeats: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Rounds in which every arm runs once.")] = 3,
+) -> None:
+    """Time whole PPO runs beside upstream PPO, in turns."""
+    from kova.experiments.benchmarks import train as train_benchmark
+
+    train_benchmark.run(out, env, steps, repeats, make_console(), typed(context))
+
+
+@app.command("values", epilog=examples("kova bench values --seeds 3"))
+def values(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where values.json and the figures go.")] = RESULTS,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Repetitions with other trajectories.")] = 3,
+) -> None:
+    """Judge values and error bars where the truth is known.
+
+    KOVA beside TD, LSTD, GPTD, KTD, XKTD and Adam on eight problems: error, calibration and time.
+    """
+    from kova.experiments.benchmarks import values as values_benchmark
+
+    values_benchmark.run(out, seeds, make_console(), typed(context))
+
+
+@app.command(
+    "deep-sea",
+    epilog=examples(
+        "kova bench deep-sea --depth 5 --depth 10 --seeds 5",
+        "kova bench deep-sea --arm 'Thompson, KOVA' --depth 20 --episodes 2000",
+    ),
+)
+def deep_sea(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where deep_sea.json and deep_sea.png go.")] = RESULTS,
+    depth: Annotated[
+        list[int] | None, typer.Option(min=1, max=100, help="Of the sea; repeat as needed.", show_default="5 and 10")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Runs of every arm at every depth.")] = 5,
+    episodes: Annotated[int, typer.Option(min=1, help="Of a run, at most.")] = 1000,
+    arm: Annotated[list[str] | None, typer.Option(help="Repeat as needed.", show_default="all of them")] = None,
+) -> None:
+    """Explore by the filter's posterior where random exploration fails.
+
+    Beside it: ε-greedy. An arm goes no deeper than the first depth that no seed solves. Runs that the file has are not
+    repeated.
+    """
+    from kova.experiments.benchmarks import deep_sea
+
+    deep_sea.compare(out, depth or (5, 10), seeds, episodes, arm or (), make_console(), typed(context))
+
+
+@app.command("passes", epilog=examples("kova bench passes --env HalfCheetah-v4 --steps 200000"))
+def passes(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where critic_passes_ENV.json goes.")] = RESULTS,
+    env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "HalfCheetah-v4",
+    steps: Annotated[int, typer.Option(min=1, help="Frames of the recorded run.")] = 200_000,
+    seed: Annotated[int, SEED] = 0,
+) -> None:
+    """Compare critics and their passes over the same rollouts."""
+    from kova.experiments.benchmarks import critic_passes
+
+    critic_passes.run(out, env, steps, seed, make_console(), typed(context))
+
+
+@app.command("policy", epilog=examples("kova bench policy --samples 4096"))
+def policy(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where policy_evaluation.json and .png go.")] = RESULTS,
+    samples: Annotated[int, typer.Option(help="Of the stream of returns.")] = 8192,
+    seed: Annotated[int, SEED] = 0,
+) -> None:
+    """Evaluate a fixed policy from a stream of its returns, with KOVA and with Adam."""
+    from kova.experiments.benchmarks import policy_evaluation
+
+    policy_evaluation.run(out, seed, samples, make_console(), typed(context))
