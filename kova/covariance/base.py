@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from kova.covariance.scales import Scales
 from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import trainable
 from kova.prediction import Prediction
@@ -18,7 +21,8 @@ class Covariance(ABC):
 
     Attributes:
         dim: d, the number of parameters.
-        prior_variance: p₀ of P_{0|0} = p₀ I.
+        prior_variance: p₀ of P_{0|0} = p₀ diag(f²).
+        scales: f, the unit of each parameter tensor; 1 for the paper's P_{0|0} = p₀ I.
         dtype: Precision of the stored numbers.
         device: Where they are.
     """
@@ -28,6 +32,7 @@ class Covariance(ABC):
 
     dim: int
     prior_variance: float
+    scales: Scales
     dtype: torch.dtype
     device: torch.device
 
@@ -66,6 +71,10 @@ class Covariance(ABC):
         """Return ``count`` draws from N(0, P), (count, d)."""
 
     @abstractmethod
+    def rescale(self, scales: Scales) -> Callable[[], None]:
+        """Prepare to store P in other units, and return the function that does it: P stays, and P₀ moves with them."""
+
+    @abstractmethod
     def to(self, device: torch.device) -> None:
         """Move the stored numbers."""
 
@@ -75,7 +84,8 @@ class Covariance(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return a snapshot (copies) that ``torch.load(weights_only=True)`` can read."""
-        return {**self._identity(), **self._content()}
+        scales = {} if self.scales.trivial else {"scales": list(self.scales.values)}
+        return {**self._identity(), **scales, **self._content()}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise ``ValueError`` unless ``state`` is a snapshot of the same structure, size, prior and precision."""
@@ -83,6 +93,10 @@ class Covariance(ABC):
         theirs = {key: state.get(key) for key in own}
         if own != theirs:
             raise ValueError(f"the checkpoint's covariance is {theirs}, this optimizer's is {own}")
+        saved = state.get("scales", [1.0] * len(self.scales.values))
+        sound = isinstance(saved, list) and len(saved) == len(self.scales.values)
+        if not sound or not all(isinstance(value, float) and 0.0 < value < math.inf for value in saved):
+            raise ValueError(f"the checkpoint's scales are {saved!r}, expected {len(self.scales.values)} numbers > 0")
         try:
             self._check_content(state)
         except KeyError as error:
@@ -92,6 +106,8 @@ class Covariance(ABC):
         """Restore a snapshot bit for bit; raise ``ValueError`` before changing anything if it does not fit."""
         self.check_state(state)
         self._restore(state)
+        # Those of 0.1.0 have none: their prior was spherical.
+        self.scales = Scales(self.scales.counts, tuple(state.get("scales", [1.0] * len(self.scales.values))))
 
     def _identity(self) -> dict[str, Any]:
         return {

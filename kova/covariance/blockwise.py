@@ -19,6 +19,7 @@ from torch import Tensor
 from kova import _checks
 from kova.covariance.base import Covariance
 from kova.covariance.layout import Layout
+from kova.covariance.scales import Scales
 from kova.covariance.storage.part import Part
 from kova.covariance.storage.workspace import Workspace
 from kova.errors import NumericalError
@@ -46,6 +47,7 @@ class Blockwise(Covariance):
     ) -> None:
         self.layout = layout
         self.dim = layout.dim
+        self.scales = Scales.spherical(layout)
         self.prior_variance = _checks.representable("prior_variance", prior_variance, dtype)
         self.dtype = dtype
         self.device = torch.device(device)
@@ -68,8 +70,13 @@ class Blockwise(Covariance):
         """Return (…, d) numbers in the order of θ."""
         return stored
 
+    def from_theta(self, numbers: Tensor) -> Tensor:
+        """Return (d,) numbers in store order."""
+        return numbers
+
     def seen_by(self, jacobian: Jacobian) -> BlockwisePrediction:
         """Return P_{t-1|t-1} as the batch behind ``jacobian`` sees it."""
+        jacobian = self.scales.seen(jacobian)
         return BlockwisePrediction(self, jacobian, self.store_order(jacobian))
 
     def product(self, right: Tensor, scale: float = 1.0, shift: float = 0.0) -> Tensor:
@@ -117,25 +124,40 @@ class Blockwise(Covariance):
 
     def variance_of(self, jacobian: Jacobian) -> Tensor:
         """Return diag(J P Jᵀ), (N,)."""
-        right = self.store_order(jacobian)
+        right = self.store_order(self.scales.seen(jacobian))
         return (right * self.product(right)).sum(0)
 
     def dense(self) -> Tensor:
         """Return P as a (d, d) tensor."""
         stored = torch.block_diag(*(part.dense() for part in self._parts))
-        return self.to_theta(self.to_theta(stored).T)
+        return self.scales.spread(self.scales.spread(self.to_theta(self.to_theta(stored).T)).T)
 
     def diagonal(self) -> Tensor:
         """Return the d variances."""
-        return self.to_theta(self.variances())
+        return self.scales.spread(self.scales.spread(self.to_theta(self.variances())))
 
     def mean_variance(self) -> Tensor:
         """Return tr(P) / d."""
-        return self.variances().mean()
+        return self.variances().mean() if self.scales.trivial else self.diagonal().mean()
 
     def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Return ``count`` draws from N(0, P), part by part."""
-        return self.to_theta(torch.cat([part.sample(count, generator) for part in self._parts], dim=1))
+        draws = torch.cat([part.sample(count, generator) for part in self._parts], dim=1)
+        return self.scales.spread(self.to_theta(draws))
+
+    def rescale(self, scales: Scales) -> Callable[[], None]:
+        """Prepare to store P in other units."""
+        like = self._parts[0].variances
+        factors = self.from_theta(self.scales.vector(like) / scales.vector(like))
+        sizes = [part.size for part in self._parts]
+        stores = [part.rescale(own) for part, own in zip(self._parts, factors.split(sizes), strict=True)]
+
+        def store() -> None:
+            for store_part in stores:
+                store_part()
+            self.scales = scales
+
+        return store
 
     def to(self, device: torch.device) -> None:
         """Move the parts."""
@@ -218,7 +240,8 @@ class BlockwisePrediction(Prediction):
 
     def gain(self, weights: Tensor) -> Tensor:
         """Return P Jᵀ weights."""
-        return self.covariance.to_theta(self._cross.to(weights.dtype) @ weights)
+        gain = self.covariance.to_theta(self._cross.to(weights.dtype) @ weights)
+        return self.covariance.scales.spread(gain)
 
     def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
         """Prepare P ← P - α W Wᵀ with W = P Jᵀ L⁻ᵀ: one symmetric rank-N update, K is never formed."""

@@ -54,6 +54,10 @@ class Neuron(Blockwise):
             start += len(written)
         return out
 
+    def from_theta(self, numbers: Tensor) -> Tensor:
+        """Return (d,) numbers unit by unit."""
+        return numbers[self._order]
+
     def to_theta(self, stored: Tensor) -> Tensor:
         """Return (…, d) numbers in the order of θ."""
         theta = torch.empty_like(stored)

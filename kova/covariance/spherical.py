@@ -13,6 +13,7 @@ from torch import Tensor
 from kova import _checks
 from kova.covariance.base import Covariance
 from kova.covariance.layout import Layout
+from kova.covariance.scales import Scales
 from kova.linearisation.jacobian import Jacobian
 from kova.prediction import Prediction
 
@@ -39,6 +40,7 @@ class Spherical(Covariance):
         device: torch.device | str = "cpu",
     ) -> None:
         self.dim = layout.dim
+        self.scales = Scales.spherical(layout)
         self.prior_variance = _checks.representable("prior_variance", prior_variance, dtype)
         self.variance = self.prior_variance if variance is None else variance
         self.dtype = dtype
@@ -51,28 +53,37 @@ class Spherical(Covariance):
 
     def seen_by(self, jacobian: Jacobian) -> SphericalPrediction:
         """Return P as the batch behind ``jacobian`` sees it."""
-        return SphericalPrediction(self.prior_variance, self.variance, jacobian)
+        return SphericalPrediction(self.prior_variance, self.variance, self.scales.seen(jacobian), self.scales)
 
     def variance_of(self, jacobian: Jacobian) -> Tensor:
         """Return diag(J P Jᵀ), (N,)."""
-        return jacobian.squared_norms() * self.variance
+        return self.scales.seen(jacobian).squared_norms() * self.variance
 
     def dense(self) -> Tensor:
-        """Return variance · I, (d, d)."""
+        """Return variance · diag(f²), (d, d)."""
         return torch.diag(self.diagonal())
 
     def diagonal(self) -> Tensor:
-        """Return the d equal variances."""
-        return torch.full((self.dim,), self.variance, dtype=self.dtype, device=self.device)
+        """Return the d variances."""
+        same = torch.full((self.dim,), self.variance, dtype=self.dtype, device=self.device)
+        return self.scales.spread(self.scales.spread(same))
 
     def mean_variance(self) -> Tensor:
-        """Return the variance."""
-        return torch.tensor(self.variance, dtype=self.dtype, device=self.device)
+        """Return the mean of the variances."""
+        return self.diagonal().mean()
 
     def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Return ``count`` draws from N(0, P)."""
         draws = torch.randn(count, self.dim, dtype=self.dtype, device=self.device, generator=generator)
-        return draws * math.sqrt(self.variance)
+        return self.scales.spread(draws * math.sqrt(self.variance))
+
+    def rescale(self, scales: Scales) -> Callable[[], None]:
+        """Prepare to follow P₀, which is all there is."""
+
+        def store() -> None:
+            self.scales = scales
+
+        return store
 
     def _content(self) -> dict[str, Any]:
         return {}
@@ -95,6 +106,7 @@ class SphericalPrediction(Prediction):
     prior_variance: float
     variance: float
     jacobian: Jacobian | None = None
+    scales: Scales | None = None
 
     def _scaled(self, factor: float) -> Self:
         return replace(self, variance=factor * self.variance)
@@ -126,7 +138,8 @@ class SphericalPrediction(Prediction):
 
     def gain(self, weights: Tensor) -> Tensor:
         """Return variance · Jᵀ weights, one backward pass's worth of work."""
-        return self._batch.transposed_product(weights) * self.variance
+        gain = self._batch.transposed_product(weights) * self.variance
+        return gain if self.scales is None else self.scales.spread(gain)
 
     def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
         """Remember nothing."""

@@ -21,6 +21,10 @@ class Columns(ABC):
     size: int
 
     @abstractmethod
+    def scaled(self, factors: Sequence[tuple[int, float]]) -> Columns:
+        """Return these columns times factors: (how many columns, factor), tensor by tensor."""
+
+    @abstractmethod
     def write_transposed(self, out: Tensor) -> None:
         """Write these rows of Jᵀ into ``out``, (size, N)."""
 
@@ -49,13 +53,22 @@ class LinearColumns(Columns):
         gradient: ∂h/∂(layer's output) g, (N, fan-out).
         weight: Whether the weight is optimised.
         bias: Whether there is a bias and it is optimised.
+        unit: What stands for the bias beside the activations: 1, unless the columns were scaled.
     """
 
-    def __init__(self, activation: Tensor, gradient: Tensor, *, weight: bool, bias: bool) -> None:
+    def __init__(self, activation: Tensor, gradient: Tensor, *, weight: bool, bias: bool, unit: float = 1.0) -> None:
         self.activation, self.gradient, self.weight, self.bias = activation, gradient, weight, bias
+        self.unit = unit
         fan_in, fan_out = activation.shape[1], gradient.shape[1]
         self._weights = fan_in * fan_out if weight else 0
         self.size = self._weights + (fan_out if bias else 0)
+
+    def scaled(self, factors: Sequence[tuple[int, float]]) -> LinearColumns:
+        """Scale a, and the 1 beside it."""
+        remaining = [factor for _, factor in factors]
+        activation = self.activation * remaining.pop(0) if self.weight else self.activation
+        unit = self.unit * remaining.pop(0) if self.bias else self.unit
+        return LinearColumns(activation, self.gradient, weight=self.weight, bias=self.bias, unit=unit)
 
     def write_transposed(self, out: Tensor) -> None:
         """Write g ⊗ a, then g."""
@@ -65,13 +78,13 @@ class LinearColumns(Columns):
             weights = out[: self._weights].view(len(gradient), len(activation), -1)
             torch.mul(gradient[:, None], activation[None], out=weights)
         if self.bias:
-            out[self._weights :] = gradient
+            torch.mul(gradient, self.unit, out=out[self._weights :])
 
     def write_units(self, out: Tensor) -> None:
         """Write Jᵀ unit by unit, g_o · (a, 1), into ``out``, (fan-out, fan-in + 1, N) or without what is frozen."""
         parts = [self.activation.T] if self.weight else []
         if self.bias:
-            parts.append(self.activation.new_ones(1, len(self.activation)))
+            parts.append(self.activation.new_full((1, len(self.activation)), self.unit))
         torch.mul(self.gradient.T.contiguous()[:, None], torch.cat(parts)[None], out=out)
 
     def gram(self, dtype: torch.dtype) -> Tensor:
@@ -80,13 +93,16 @@ class LinearColumns(Columns):
         result = gradient @ gradient.T
         if self.weight:
             activation = self.activation.to(dtype)
-            return result.mul_((activation @ activation.T).add_(float(self.bias)))
-        return result
+            return result.mul_((activation @ activation.T).add_(self._bias_square()))
+        return result.mul_(self._bias_square())
 
     def squared_norms(self) -> Tensor:
         """Return (|a|² + 1) |g|²."""
         scale = self.activation.square().sum(1) if self.weight else torch.zeros_like(self.gradient[:, 0])
-        return self.gradient.square().sum(1).mul_(scale.add_(float(self.bias)))
+        return self.gradient.square().sum(1).mul_(scale.add_(self._bias_square()))
+
+    def _bias_square(self) -> float:
+        return self.unit**2 if self.bias else 0.0
 
     def product(self, vector: Tensor) -> Tensor:
         """Return gₙᵀ (V aₙ + v), where the vector is (V, v)."""
@@ -94,14 +110,14 @@ class LinearColumns(Columns):
         if self.weight:
             change = self.activation @ vector[: self._weights].view(self.gradient.shape[1], -1).T
         if self.bias:
-            change = change + vector[self._weights :]
+            change = change + self.unit * vector[self._weights :]
         return (self.gradient * change).sum(1)
 
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Σₙ wₙ gₙ ⊗ (aₙ, 1)."""
         weighted = self.gradient * weights[:, None]
         parts = [(weighted.T @ self.activation.to(weights.dtype)).reshape(-1)] if self.weight else []
-        return torch.cat([*parts, weighted.sum(0)]) if self.bias else parts[0]
+        return torch.cat([*parts, self.unit * weighted.sum(0)]) if self.bias else parts[0]
 
 
 class DenseColumns(Columns):
@@ -114,6 +130,12 @@ class DenseColumns(Columns):
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
         self.size = rows.shape[1]
+
+    def scaled(self, factors: Sequence[tuple[int, float]]) -> DenseColumns:
+        """Scale the rows."""
+        counts, values = zip(*factors, strict=True)
+        row = self.rows.new_tensor(values).repeat_interleave(torch.tensor(counts, device=self.rows.device))
+        return DenseColumns(self.rows * row)
 
     def write_transposed(self, out: Tensor) -> None:
         """Copy."""
@@ -160,6 +182,16 @@ class Jacobian:
     def _starts(self) -> dict[int, Columns]:
         starts = accumulate((block.size for block in self.blocks[:-1]), initial=0)
         return dict(zip(starts, self.blocks, strict=True))
+
+    def scaled(self, factors: Sequence[tuple[int, float]]) -> Jacobian:
+        """Return J diag(f), for factors (how many columns, f), tensor by tensor."""
+        remaining, blocks = list(factors), []
+        for block in self.blocks:
+            own: list[tuple[int, float]] = []
+            while sum(count for count, _ in own) < block.size:
+                own.append(remaining.pop(0))
+            blocks.append(block.scaled(own))
+        return Jacobian(blocks, self.values, self.dtype)
 
     def transposed(self, out: Tensor | None = None) -> Tensor:
         """Return Jᵀ, (d, N), written into ``out`` if it is given."""

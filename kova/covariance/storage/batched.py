@@ -72,6 +72,18 @@ class BatchedPart(Part):
 
         return store
 
+    def rescale(self, factors: Tensor) -> Callable[[], None]:
+        """Scale rows and columns of every block."""
+        own = factors.view(self._count, self._width)
+        diagonal = torch.empty_like(self.variances)
+
+        def store() -> None:
+            self._blocks.mul_(own[:, :, None]).mul_(own[:, None, :])
+            diagonal.view(self._count, self._width).copy_(self._diagonals())
+            self.variances = diagonal
+
+        return store
+
     def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
         """Return columns columnsᵀ, cut to the blocks, times right."""
         split = columns.view(self._count, self._width, -1)

@@ -118,6 +118,20 @@ class DensePart(Part):
 
         return store
 
+    def rescale(self, factors: Tensor) -> Callable[[], None]:
+        """Fold everything into B, and scale its rows and columns."""
+        scratch = self._matrix.scratch(self._used)
+
+        def store() -> None:
+            self._fold(self._rows[: self._used], self._signs[: self._used], scratch)
+            # c·I is not a multiple of I in other units.
+            self._matrix.add_to_diagonal(self._shift)
+            self._shift = 0.0
+            self._matrix.rescale(factors)
+            self.variances = self._matrix.diagonal(out=scratch.diagonal)
+
+        return store
+
     def _fold(self, rows: Tensor, signs: Tensor, scratch: Scratch) -> None:
         """Add deferred rows to B, and s with them."""
         self._matrix.rank_update(rows, signs if self._gained else None, self._scale, scratch)

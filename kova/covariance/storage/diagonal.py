@@ -44,6 +44,15 @@ class DiagonalPart(Part):
 
         return store
 
+    def rescale(self, factors: Tensor) -> Callable[[], None]:
+        """Scale the variances."""
+        rescaled = self.variances * factors.square()
+
+        def store() -> None:
+            self.variances = rescaled
+
+        return store
+
     def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
         """Return diag(columns columnsᵀ) right."""
         return right * columns.square().sum(1)[:, None]

@@ -63,6 +63,16 @@ class LowRankPart(Part):
 
         return store
 
+    def rescale(self, factors: Tensor) -> Callable[[], None]:
+        """Scale the directions; c·I, all that is known of the others, stays the prior's and follows its units."""
+        rows = self._rows * factors
+        variances = self._shift + self._signs @ rows.square()
+
+        def store() -> None:
+            self._rows, self.variances = rows, variances
+
+        return store
+
     def dense(self) -> Tensor:
         """Return P."""
         dense = (self._rows * self._signs[:, None]).T @ self._rows

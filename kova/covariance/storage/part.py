@@ -49,6 +49,10 @@ class Part(ABC):
             variances: The diagonal of the result, (size,).
         """
 
+    @abstractmethod
+    def rescale(self, factors: Tensor) -> Callable[[], None]:
+        """Prepare P ← diag(factors) P diag(factors), for factors (size,) > 0, and return what stores it."""
+
     def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
         """Return columns columnsᵀ, cut to this part's shape, times right (size, N)."""
         return columns @ (columns.T @ right)

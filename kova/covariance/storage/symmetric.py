@@ -103,6 +103,11 @@ class SymmetricMatrix:
         for (low, high), panel in zip(self._edges, self.panels, strict=True):
             panel[:, low:high].diagonal().add_(value)
 
+    def rescale(self, factors: Tensor) -> None:
+        """Set B ← diag(factors) B diag(factors)."""
+        for (low, high), panel in zip(self._edges, self.panels, strict=True):
+            panel.mul_(factors[low:high, None]).mul_(factors[:high])
+
     def zero_(self) -> None:
         """Set B ← 0."""
         for panel in self.panels:
