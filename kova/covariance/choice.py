@@ -37,7 +37,7 @@ class Settings:
         prior_variance: p₀.
         dtype: Precision.
         batch_size: Samples of a typical step.
-        memory_budget: Bytes that P and a step may take; ``None`` asks the machine.
+        memory_budget: Bytes that P and a step may take; ``None`` asks the machine, and for P only.
         flop_budget: Operations that a step of ``batch_size`` samples may spend on P before "auto" takes a sparser
             structure; ``None`` compares with Adam.
     """
@@ -51,7 +51,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A covariance and how it came about.
+    """A covariance, and why it was chosen.
 
     Attributes:
         parameters: What is optimised, in order.
@@ -122,7 +122,7 @@ def choose(critic: nn.Module, covariance: str | Covariance, evolution: Evolution
     variance = _predicted_prior(evolution, settings.prior_variance)
     if not evolution.keeps_memory:
         spherical = Spherical(layout, settings.prior_variance, variance, settings.dtype, device)
-        # Every piece would start from the prior again, and J is never formed.
+        # Batches are taken whole: every piece would start from the prior again, and J is never formed.
         return Choice(parameters, spherical, "", sys.maxsize)
     if covariance == Spherical.name:
         raise ValueError(f'covariance="memoryless" goes with evolution=Memoryless(eta), not with {evolution!r}')
@@ -165,7 +165,7 @@ def _piece(dim: int, taken: int, settings: Settings) -> int:
 
 
 def _parse(name: str) -> _Structure | None:
-    """Return the structure a name stands for; ``None`` for those that are decided otherwise."""
+    """Return the structure that a name stands for; ``None`` for "auto" and "memoryless"."""
     if name in ("auto", Spherical.name):
         return None
     if name in _PLAIN:
@@ -178,7 +178,7 @@ def _parse(name: str) -> _Structure | None:
 
 
 def _predicted_prior(evolution: Evolution, prior_variance: float) -> float:
-    """Return the variance ``evolution`` predicts from the prior: finds a bad model before anything is allocated."""
+    """Return the variance that ``evolution`` predicts from the prior; a bad model fails here, before any allocation."""
     trial = evolution.predict(SphericalPrediction(prior_variance, prior_variance))
     if not isinstance(trial, SphericalPrediction):
         raise TypeError(f"evolution.predict must return the prediction it builds from P, got {type(trial).__name__}")
