@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +23,7 @@ from kova.interrupts import HeldSignals
 from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import Observation, ObservationFn
 from kova.modes import without_modes
-from kova.noise import Batch, BatchSize, Memory, Noise
+from kova.noise import Batch, BatchSize, ConstantNoise, MaxRatio, Memory, Noise
 from kova.observation_noise import ObservationNoise
 from kova.posterior import Predictive, check_variance
 from kova.prediction import Prediction
@@ -206,9 +207,9 @@ class KOVA(torch.optim.Optimizer):
         if evolved.depends_on_batch:
             return None
         delta = (y - self.observation.values(inputs, size)).to(self.dtype)
-        predicted = None
-        if type(self.noise).remember is not Noise.remember and noise is None:
-            predicted = torch.cat([self._predicted(linearise(piece)) for piece in pieces])
+        # What a model of the user's own looks at is not known, so it is computed unless the model is known not to look.
+        blind = noise is not None or isinstance(self.noise, BatchSize | MaxRatio | ConstantNoise)
+        predicted = None if blind else torch.cat([self._predicted(linearise(piece)) for piece in pieces])
         P_n, memory = self._weigh(delta, predicted, known, noise)
         if P_n.correlated:
             return None
@@ -365,9 +366,9 @@ class KOVA(torch.optim.Optimizer):
         snapshot = checkpoint.checked(state_dict, self._parameter_shapes())
         choice = self._saved_choice(snapshot)
         (self.covariance if choice is None else choice.covariance).check_state(snapshot.covariance)
-        if choice is not None:
-            self._take(choice, self._settings)
         with HeldSignals():
+            if choice is not None:
+                self._take(choice, self._settings)
             super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
             self._compute(lambda: self.covariance.load_state_dict(snapshot.covariance))
             self.calibration, self._noise_memory = snapshot.calibration, snapshot.noise_memory
@@ -378,7 +379,8 @@ class KOVA(torch.optim.Optimizer):
         saved = checkpoint.structure(snapshot.covariance)
         if not self._reason or saved in (None, self.covariance.name):
             return None
-        return choose(self.observation.module, saved, self.evolution, self._settings)
+        choice = choose(self.observation.module, saved, self.evolution, self._settings)
+        return replace(choice, reason=f"{saved} was chosen when it was saved")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take the critic's parameters, once.

@@ -140,18 +140,22 @@ def _affordable(layout: Layout, available: int, settings: Settings) -> tuple[_St
     """Return the most faithful structure that is affordable, or else the cheapest, and why."""
     size, dim = settings.batch_size, layout.dim
     adam = adam_milliseconds(dim, size)
-    reason = ""
-    for structure in _MOST_FAITHFUL_FIRST:
-        cost = structure.cost(layout)
-        fits = cost.numbers * settings.dtype.itemsize <= available
-        ratio = cost.milliseconds(dim, size) / adam
-        by_flops = settings.flop_budget is not None and cost.flops * size <= settings.flop_budget
-        affordable = ratio <= ADAM_STEPS if settings.flop_budget is None else by_flops
-        said = f"{structure.name} costs about {ratio:.0f} Adam steps at N = {size}"
-        if fits and affordable:
-            return structure, f"{said}{reason}"
-        reason = f", {structure.name} about {ratio:.0f}" if fits else f", {structure.name} does not fit in memory"
-    return structure, f"{said}, and no matrix costs less"
+    fitting = [s for s in _MOST_FAITHFUL_FIRST if s.cost(layout).numbers * settings.dtype.itemsize <= available]
+    ratios = {structure.name: structure.cost(layout).milliseconds(dim, size) / adam for structure in fitting}
+
+    def affordable(structure: _Structure) -> bool:
+        if settings.flop_budget is not None:
+            return structure.cost(layout).flops * size <= settings.flop_budget
+        # A matrix may be free: where the batch is what costs, a sparser structure saves nothing.
+        return ratios[structure.name] <= max(ADAM_STEPS, 1.1 * min(ratios.values()))
+
+    chosen = next((structure for structure in fitting if affordable(structure)), _MOST_FAITHFUL_FIRST[-1])
+    if chosen.name not in ratios:
+        return chosen, "nothing larger fits in memory"
+    if settings.flop_budget is not None:
+        return chosen, f"the most faithful within {settings.flop_budget:g} operations at N = {size}"
+    costs = ", ".join(f"{name} {ratio:.1f}" for name, ratio in ratios.items())
+    return chosen, f"Adam steps that a step is worth at N = {size}: {costs}"
 
 
 def _piece(dim: int, taken: int, settings: Settings) -> int:
