@@ -13,6 +13,8 @@ from dataclasses import dataclass
 FIXED = 1.4
 #: Per parameter and sample: J, P Jᵀ and P Jᵀ L⁻ᵀ are written and read.
 TRAFFIC = 3e-6
+#: Per number of P: a small batch does not amortise reading and writing the matrix.
+MATRIX = 5e-7
 #: Operations in a millisecond: products of J with itself, and products with P, whose shapes are less favourable.
 GRAM_RATE, PRODUCT_RATE = 1.7e8, 1.1e8
 #: Arrays of d·N numbers that a step holds at once: J, P Jᵀ, P Jᵀ L⁻ᵀ, and one for what linearising allocates.
@@ -37,7 +39,7 @@ class Cost:
         """Return about how long a step of ``batch`` samples takes with ``dim`` parameters."""
         piece = min(batch, piece_size(dim))
         samples = batch * (TRAFFIC * dim + 4.0 * dim * piece / GRAM_RATE + self.flops / PRODUCT_RATE)
-        return FIXED * math.ceil(batch / piece) + samples
+        return (FIXED + MATRIX * self.numbers) * math.ceil(batch / piece) + samples
 
 
 def adam_milliseconds(dim: int, batch: int) -> float:
