@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -16,17 +17,22 @@ from kova.calibration import Calibration
 from kova.conditioning import Conditioned, condition, condition_in_pieces
 from kova.covariance.base import Covariance
 from kova.covariance.choice import Choice, Settings, choose
+from kova.covariance.layout import Layout
+from kova.covariance.scales import Scales
 from kova.errors import NumericalError
 from kova.evolution import Evolution, FadingMemory
 from kova.interrupts import HeldSignals
 from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import Observation, ObservationFn
+from kova.linearisation.output_layer import OutputLayer, find_output_layer
 from kova.modes import without_modes
 from kova.noise import Batch, BatchSize, Memory, Noise
 from kova.observation_noise import ObservationNoise
 from kova.posterior import Predictive, check_variance
 from kova.prediction import Prediction
+from kova.prior import FanIn, Isotropic, Prior
 from kova.step_report import StepReport
+from kova.units import LabelUnits, RawUnits, Units, UnitState
 
 T = TypeVar("T")
 
@@ -45,11 +51,15 @@ class KOVA(torch.optim.Optimizer):
         critic: Any module; its parameters that require grad are optimised, the others left alone.
         observation_fn: h, ``(module, inputs) -> (N,)``; by default ``module(inputs)``, (N,) or (N, 1).
         covariance: Structure of P: a name or an instance from :mod:`kova.covariance`.
-        prior_variance: P_{0|0} = prior_variance · I.
+        prior_variance: P_{0|0} = prior_variance · I, short for ``prior=kova.Isotropic(prior_variance)``.
         evolution: P_v, how the parameters may move between batches.
         noise: P_n, how the target labels scatter around the value.
         step_size: α in (0, 1], or a callable of the step number t = 1, 2, …
         dtype: Of the covariance.
+        prior: P_{0|0}; by default :class:`kova.FanIn`.
+        units: Of the labels: by default noise and prior are those of labels with mean 0 and deviation 1, whatever the
+            labels are, and the output layer starts at their mean and deviation with the first batch. This needs an
+            output layer, a Linear layer with h = w·φ + b. ``kova.RawUnits()`` switches it off.
         batch_size: N of a typical step. ``covariance="auto"`` takes the most faithful structure that then costs at most
             five steps of Adam. A step may have any number of samples; a large batch is taken in pieces, which for a
             full P give what the whole batch gives (see :func:`kova.conditioning.condition_in_pieces`).
@@ -76,29 +86,40 @@ class KOVA(torch.optim.Optimizer):
         critic: nn.Module,
         observation_fn: ObservationFn | None = None,
         covariance: str | Covariance = "auto",
-        prior_variance: float = 1.0,
+        prior_variance: float | None = None,
         evolution: Evolution = FadingMemory(eta=0.01),
         noise: Noise = BatchSize(),
         step_size: float | Callable[[int], float] = 1.0,
         dtype: torch.dtype = torch.float32,
         *,
+        prior: Prior | None = None,
+        units: Units = LabelUnits(),
         batch_size: int = 64,
         memory_budget: int | None = None,
         flop_budget: float | None = None,
     ) -> None:
         _check_kinds(critic, observation_fn, evolution, noise, dtype)
+        _check_prior(prior, prior_variance, units)
         if not callable(step_size):
             _check_step_size(step_size)
+        base = 1.0 if prior_variance is None else prior_variance
         settings = Settings(
-            prior_variance=_checks.representable("prior_variance", prior_variance, dtype),
+            prior_variance=_checks.representable("prior_variance", base, dtype),
             dtype=dtype,
             memory_budget=None if memory_budget is None else _checks.count("memory_budget", memory_budget),
             batch_size=_checks.count("batch_size", batch_size),
             flop_budget=None if flop_budget is None else _checks.positive("flop_budget", flop_budget),
         )
+        if prior is None and prior_variance is not None:
+            prior = Isotropic(prior_variance)
+        # An instance comes with a prior of its own.
+        self.prior = FanIn() if prior is None and isinstance(covariance, str) else prior
+        self.units = units
+        self._unit_state = UnitState()
+        self._output: OutputLayer | None = None
         choice = choose(critic, covariance, evolution, settings)
-        self._take(choice, settings)
         self.observation = Observation(critic, observation_fn, choice.parameters)
+        self._take(choice, settings)
         self.evolution = evolution
         self.noise = noise
         self.step_size = step_size
@@ -110,6 +131,18 @@ class KOVA(torch.optim.Optimizer):
     def _take(self, choice: Choice, settings: Settings) -> None:
         self.covariance, self._reason, self._piece = choice.covariance, choice.reason, choice.piece
         self._settings = settings
+        self._prior_scales = self.covariance.scales
+        if self.prior is not None:
+            layout = Layout.of(choice.parameters)
+            variances = self.prior.variances(layout)
+            self._prior_scales = Scales.of_prior(layout, variances, self.covariance.prior_variance)
+        self.covariance.scales = self._scales(self._unit_state)
+
+    def _scales(self, state: UnitState) -> Scales:
+        """Return the prior's scales in the units of the labels: those of the output layer times s."""
+        names = () if self._output is None else self._output.names
+        factors = [state.scale if name in names else 1.0 for name in self.observation.parameters]
+        return self._prior_scales.times(factors)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -162,6 +195,42 @@ class KOVA(torch.optim.Optimizer):
             for name, value in given.items()
             if value is not None
         }
+        if self.units.active and not self._unit_state.known:
+            return self._begin(inputs, y, lambda: self._filter(inputs, y, known, noise))
+        return self._filter(inputs, y, known, noise)
+
+    def _begin(self, inputs: Inputs, y: Tensor, step: Callable[[], StepReport]) -> StepReport:
+        """Take the first step in the units of its labels; if it fails, nothing was changed."""
+        few = min(len(y), self._piece, PREDICT_CHUNK)
+        part = _checks.map_inputs(operator.itemgetter(slice(0, few)), inputs)
+        jacobian = self.observation.linearise(part, few, self.dtype)
+        parameters = self.observation.parameters
+        output = find_output_layer(self.observation.module, parameters, jacobian)
+        if output is None:
+            raise ValueError(
+                "the critic has no output layer that is optimised, a Linear layer with h = w·φ + b, so it cannot take "
+                "the units of its labels; pass units=kova.RawUnits() and labels of about unit scale"
+            )
+        state = self.units.updated(self._unit_state, y, centred=output.bias is not None)
+        before = {name: parameters[name].detach().clone() for name in output.names}
+        steps, scales = self.steps, self.covariance.scales
+        try:
+            with HeldSignals():
+                self._output, self._unit_state = output, state
+                self.covariance.scales = self._scales(state)
+                for name in output.names:
+                    parameters[name].mul_(state.scale).add_(state.mean if name == output.bias else 0.0)
+            return step()
+        except BaseException:
+            if self.steps == steps:
+                with HeldSignals():
+                    self._output, self._unit_state, self.covariance.scales = None, UnitState(), scales
+                    for name, value in before.items():
+                        parameters[name].copy_(value)
+            raise
+
+    def _filter(self, inputs: Inputs, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None) -> StepReport:
+        size = len(y)
         alpha = self._alpha(self.steps + 1)
         matrix = isinstance(noise, Tensor) and noise.dim() == 2
         if size > self._piece and alpha == 1.0 and not matrix:
@@ -186,7 +255,7 @@ class KOVA(torch.optim.Optimizer):
         gram = P.gram(self.dtype)
         P_n, memory = self._weigh(delta, gram.diagonal(), known, noise)
         conditioned = condition(P, gram, delta, P_n, alpha)
-        self._commit(conditioned, memory)
+        self._commit(conditioned, memory, y)
         return self._report(conditioned, delta)
 
     def _step_in_pieces(
@@ -223,7 +292,7 @@ class KOVA(torch.optim.Optimizer):
         steps = self.steps
         try:
             conditioned = condition_in_pieces(predictions(), pieces, delta, P_n)
-            self._commit(conditioned, memory)
+            self._commit(conditioned, memory, y)
         except BaseException:
             # A signal that was held during the commit arrives after it: then the step has happened.
             if self.steps == steps:
@@ -242,16 +311,31 @@ class KOVA(torch.optim.Optimizer):
         """Return P_n and what the noise model will remember of the batch."""
         if noise is not None:
             return ObservationNoise.of(noise, like=delta), self._noise_memory
-        batch = Batch(delta.clone(), predicted=predicted, memory=self._noise_memory, **known)
-        return ObservationNoise.of(self.noise.covariance(batch), like=delta), self.noise.remember(batch)
+        # A noise model sees labels of unit deviation, and speaks of them.
+        s = self._unit_state.scale
+        if "next_variance" in known:
+            known = {**known, "next_variance": known["next_variance"] / s**2}
+        seen = None if predicted is None else predicted / s**2
+        batch = Batch(delta / s, predicted=seen, memory=self._noise_memory, **known)
+        P_n = self.noise.covariance(batch)
+        return ObservationNoise.of(P_n if s == 1.0 else P_n * s**2, like=delta), self.noise.remember(batch)
 
-    def _commit(self, conditioned: Conditioned, memory: Memory) -> None:
+    def _commit(self, conditioned: Conditioned, memory: Memory, y: Tensor) -> None:
         """Store θ, P and the counters together, after all that can fail."""
         moved = self._moved(conditioned.update)
         calibration = self.calibration.updated(conditioned.standardised)
+        units, rescale = self._unit_state, None
+        if self.steps:
+            centred = self._output is not None and self._output.bias is not None
+            units = self.units.updated(units, y, centred=centred)
+        if units.scale != self._unit_state.scale:
+            rescale = self.covariance.rescale(self._scales(units))
         # Signals wait until θ and P belong together again.
         with HeldSignals():
             conditioned.store()
+            if rescale is not None:
+                rescale()
+            self._unit_state = units
             for parameter, value in zip(self.observation.parameters.values(), moved, strict=True):
                 parameter.copy_(value)
             self.calibration, self._noise_memory = calibration, memory
@@ -352,7 +436,14 @@ class KOVA(torch.optim.Optimizer):
             "covariance": self.covariance.state_dict(),
             "calibration": self.calibration.state_dict(),
             "noise_memory": dict(self._noise_memory),
+            **self._units_state_dict(),
         }
+
+    def _units_state_dict(self) -> dict[str, Any]:
+        if not self.units.active:
+            return {}
+        names = None if self._output is None else [self._output.weight, self._output.bias]
+        return {"units": self._unit_state.state_dict(), "output_layer": names}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a snapshot of :meth:`state_dict`, on the device of the module.
@@ -370,6 +461,19 @@ class KOVA(torch.optim.Optimizer):
             self._compute(lambda: self.covariance.load_state_dict(snapshot.covariance))
             self.calibration, self._noise_memory = snapshot.calibration, snapshot.noise_memory
             self.steps = snapshot.steps
+            self._restore_units(snapshot)
+
+    def _restore_units(self, snapshot: checkpoint.Snapshot) -> None:
+        if snapshot.units is not None:
+            self._unit_state, self._output = snapshot.units, snapshot.output
+            return
+        if self.units.active:
+            warnings.warn(
+                "the filter was saved without units of its labels, by kova 0.1 or with RawUnits: it goes on without",
+                stacklevel=4,
+            )
+        self.units, self._unit_state, self._output = RawUnits(), UnitState(), None
+        self._prior_scales = self.covariance.scales
 
     def _saved_choice(self, snapshot: checkpoint.Snapshot) -> Choice | None:
         """Return the structure of a snapshot if "auto", in another version or for another N, chose that one."""
@@ -399,6 +503,8 @@ class KOVA(torch.optim.Optimizer):
             f"{self.covariance.name} P over {self.covariance.dim} parameters{chosen}",
             f"evolution={self.evolution!r}",
             f"noise={self.noise!r}",
+            f"prior={self.prior!r}",
+            f"units={self.units!r}",
             f"steps={self.steps}",
         )
         return f"KOVA({', '.join(parts)})"
@@ -442,6 +548,15 @@ def _check_kinds(critic: object, observation_fn: object, evolution: object, nois
         raise TypeError(f"noise must be a kova.Noise such as kova.BatchSize(), got {noise!r}")
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype of the covariance must be torch.float32 or torch.float64, got {dtype}")
+
+
+def _check_prior(prior: object, prior_variance: object, units: object) -> None:
+    if prior is not None and not isinstance(prior, Prior):
+        raise TypeError(f"prior must be a kova.Prior such as kova.FanIn(), got {prior!r}")
+    if prior is not None and prior_variance is not None:
+        raise ValueError("prior and prior_variance both say what P starts as; give one of them")
+    if not isinstance(units, Units):
+        raise TypeError(f"units must be a kova.Units such as kova.LabelUnits() or kova.RawUnits(), got {units!r}")
 
 
 def _check_step_size(value: object) -> float:

@@ -1,8 +1,8 @@
 """The units of the labels: what the filter assumes, it assumes of labels with mean 0 and deviation 1.
 
-θ and P are about values in the labels' own units, and ``critic(states)`` is the value itself. Only the assumptions follow
-the units: P_n = s² P̃_n, and the prior of the output layer, whose weights are values per feature, s² P̃₀. Then labels
-c·y + b give values c·V + b, whatever the rewards are paid in.
+θ and P are about values in the labels' own units, and ``critic(states)`` is the value itself. Only the assumptions
+follow the units: P_n = s² P̃_n, and the prior of the output layer, whose weights are values per feature, s² P̃₀. Then
+labels c·y + b give values c·V + b, whatever the rewards are paid in.
 """
 
 from __future__ import annotations
