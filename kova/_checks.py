@@ -14,7 +14,7 @@ Inputs = Tensor | tuple["Inputs", ...] | dict[str, "Inputs"]
 
 
 def number(name: str, value: object) -> float:
-    """Return ``value`` as a float, refusing anything that is not a finite-or-infinite real number."""
+    """Return ``value`` as a float; it must be a real number, which may be infinite but not NaN."""
     if isinstance(value, Tensor) and value.dim() == 0:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -83,7 +83,8 @@ def finite(name: str, tensor: Tensor) -> Tensor:
 
 def all_finite(tensor: Tensor) -> bool:
     """Say whether every entry is finite."""
-    # A sum is finite only if its terms are, and costs a third of looking at each; a sum of finite terms may overflow.
+    # A finite sum proves that every entry is finite, in a third of the time of testing each. A sum that is not finite
+    # proves nothing, because finite entries may overflow.
     if tensor.is_floating_point() and math.isfinite(float(tensor.detach().sum())):
         return True
     return bool(torch.isfinite(tensor).all())
@@ -104,7 +105,7 @@ def per_sample(name: str, value: object, like: Tensor, *, size: int | None = Non
         raise ValueError(f"{name} is empty (shape {tuple(value.shape)}): a step needs at least one sample")
     if size is not None and flat.numel() != size:
         raise ValueError(f"{name} has {flat.numel()} entries for a batch of {size}")
-    # The cast must not overflow; the value itself is kept, so that a difference is taken in the wider type.
+    # The cast must not overflow, but it is not returned: differences are taken in the wider of the two types.
     finite(name, flat.to(like.dtype))
     return flat
 
@@ -154,7 +155,7 @@ def map_inputs(function: Callable[[Tensor], Tensor], value: Inputs) -> Inputs:
 
 
 def leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield every leaf of a nest of tuples and dicts with the path that names it in an error."""
+    """Yield every leaf of nested tuples and dicts, with the path by which error messages name it."""
     if isinstance(value, tuple):
         for index, item in enumerate(value):
             yield from leaves(f"{name}[{index}]", item)

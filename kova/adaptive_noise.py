@@ -11,7 +11,7 @@ from torch import Tensor
 from kova import _checks
 from kova.noise import Batch, Memory, Noise
 
-#: What the initial guess of a variance counts for.
+#: The initial guess of a variance counts as this many samples.
 PRIOR_SAMPLES = 10.0
 
 
@@ -20,8 +20,9 @@ class InnovationNoise(Noise):
     """σᵢ = the scatter seen so far beyond what the filter's own uncertainty explains.
 
     Innovations have variance v + R with v = diag(J P Jᵀ), so δ² - v estimates R, with weight (R/(v + R))²: nothing can
-    be learned of the noise while the value itself is unknown. A batch is weighed by the estimate from those before it.
-    Labels must scatter independently: the returns of one episode share their rewards and look less noisy than they are.
+    be learned about the noise while the value itself is unknown. The noise of a batch is the estimate from the batches
+    before it. Labels must scatter independently: the returns of one episode share their rewards, and look less noisy
+    than they are.
 
     Args:
         initial: Variance of a label before anything was seen, > 0; it counts as ten samples.
@@ -44,7 +45,7 @@ class InnovationNoise(Noise):
         return batch.memory.get("variance", self.initial)
 
     def remember(self, batch: Batch) -> Memory:
-        """Take the batch into the running estimate."""
+        """Update the running estimate with the batch."""
         assert batch.predicted is not None
         variance, count = self.covariance(batch), batch.memory.get("count", PRIOR_SAMPLES)
         weights = (variance / (batch.predicted.clamp(min=0.0) + variance)).square()

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Standardised innovations beyond this count as this: an outlier must not widen every band.
+#: Larger standardised innovations are cut to this: one outlier must not widen every band.
 CUT = 3.0
-#: E[min(z², CUT²)] of a standard normal z: keeps the estimate unbiased where nothing is cut.
+#: E[min(z², CUT²)] of a standard normal z: dividing by it makes up for the cut.
 _CUT_MEAN = (
     math.erf(CUT / math.sqrt(2))
     - CUT * math.sqrt(2 / math.pi) * math.exp(-(CUT**2) / 2)
     + CUT**2 * math.erfc(CUT / math.sqrt(2))
 )
-#: Batches the running estimate looks back on.
+#: The running estimate looks back on about this many batches.
 MEMORY = 200
 
 
@@ -30,8 +30,8 @@ class Calibration:
     is only ever reported, never fed back: θ and P do not depend on it.
 
     Attributes:
-        scale: s; 1 until something was seen.
-        batches: How many were seen.
+        scale: s; 1 before the first batch.
+        batches: How many batches were seen.
     """
 
     scale: float = 1.0
@@ -42,7 +42,7 @@ class Calibration:
         batches = self.batches + 1
         rate = max(1.0 / batches, 1.0 / MEMORY)
         cut = float((standardised.square() / self.scale).clamp(max=CUT**2).mean()) / _CUT_MEAN
-        # The floor keeps s positive when a label is met exactly.
+        # The floor keeps s positive when labels are predicted exactly.
         scale = self.scale * max(1.0 + rate * (cut - 1.0), 1e-3)
         return Calibration(min(max(scale, torch.finfo(torch.float32).tiny), torch.finfo(torch.float32).max), batches)
 

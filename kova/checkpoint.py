@@ -20,7 +20,7 @@ class Snapshot:
     """What a state_dict holds beside what every torch optimizer has.
 
     Attributes:
-        steps: Taken so far.
+        steps: How many were taken.
         covariance: State of P, which the structure itself checks.
         calibration: Scale of the uncertainty.
         noise_memory: What the noise model remembers.
@@ -41,7 +41,7 @@ def checked(state_dict: object, parameters: list[tuple[str, list[int]]]) -> Snap
 
     Args:
         state_dict: As saved.
-        parameters: Names and shapes of this critic's.
+        parameters: Names and shapes of this critic's parameters.
 
     Raises:
         ValueError: It belongs to another optimizer or another critic, or is damaged.
@@ -73,7 +73,7 @@ def _output_layer(names: object, known: list[str]) -> OutputLayer | None:
 
 
 def structure(state: object) -> str | None:
-    """Return the name by which :class:`kova.KOVA` makes the structure of a covariance's state, if it says one."""
+    """Return what ``covariance=`` calls the structure of a saved covariance, ``None`` if the state does not say."""
     if not isinstance(state, Mapping) or not isinstance(state.get("structure"), str):
         return None
     size = state.get("size", state.get("rank"))

@@ -19,14 +19,14 @@ from kova.step_report import measure, total
 
 @dataclass(frozen=True, eq=False)
 class Conditioned:
-    """What a batch makes of θ and P, before it is stored.
+    """The update of θ and P by one batch, before it is stored.
 
     Attributes:
         update: α K δ, (d,).
         store: Stores P_{t|t}; it cannot fail.
         standardised: L⁻¹ δ, (N,).
         measured: By-products, see :func:`kova.step_report.measure`.
-        inflation: What rounding made it necessary to add to every variance.
+        inflation: What was added to every variance because of rounding.
     """
 
     update: Tensor
@@ -50,7 +50,7 @@ def condition(P: Prediction, gram: Tensor, delta: Tensor, P_n: ObservationNoise,
         NumericalError: S cannot be factorised, or the result is not finite.
     """
     P, gram, L, inflation = factorise_innovation(P, gram, P_n)
-    # Where S needed float64 its inverse times δ does too: large terms cancel in the gain.
+    # Where S needed float64, S⁻¹δ does too: large terms cancel in the gain.
     standardised = torch.linalg.solve_triangular(L, delta.to(L.dtype)[:, None], upper=False)
     weights = torch.linalg.solve_triangular(L.mT, standardised, upper=True).squeeze(1)
     update = P.gain(weights).to(delta.dtype).mul_(alpha)
@@ -70,13 +70,14 @@ def condition_in_pieces(
     """Condition on one piece of the batch after the other, all linearised at the same θ.
 
     With a full P, α = 1 and labels whose noise is independent, this is the step of the whole batch: each piece sees P
-    and the innovation that the pieces before it left behind. It needs memory and time in proportion to N, where the
-    whole batch needs N² and N³. Structures that leave covariances out leave them out after every piece.
+    and the innovation as the pieces before it left them. It needs memory and time in proportion to N, where the whole
+    batch needs N² and N³. Sparser structures drop the covariances that they do not keep after every piece, so their
+    result differs a little from that of the whole batch.
 
     P is stored piece by piece: the caller restores it if one of them fails.
 
     Args:
-        predictions: P and J as each piece sees them, made when the piece's turn comes.
+        predictions: P and J of each piece, made when its turn comes.
         pieces: Which samples.
         delta: δ of the whole batch, (N,).
         P_n: The observation noise of the whole batch, not a matrix.
@@ -84,7 +85,7 @@ def condition_in_pieces(
     Raises:
         NumericalError: A piece failed.
     """
-    # Of each piece the numbers only: its update and its columns are as large as J.
+    # Of each piece only small results are kept: what it would store is as large as its J.
     innovations: list[Tensor] = []
     measured: list[dict[str, Tensor]] = []
     inflation = 0.0
@@ -105,4 +106,4 @@ def condition_in_pieces(
 
 
 def _nothing() -> None:
-    """All pieces are stored."""
+    """Do nothing: the pieces are stored already."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 class NumericalError(ArithmeticError):
     """The filter could not be advanced in floating point; nothing was changed.
 
-    Raised when the innovation covariance S (Eq. 14) has no Cholesky factor in the covariance's precision nor in
-    float64, or when the update it yields is not finite.
+    Raised when the innovation covariance S (Eq. 14) is not finite or has no Cholesky factor, however P is inflated, and
+    when an update or a variance is not finite.
     """
 
 

@@ -12,7 +12,7 @@ A model is a small immutable value with one method. To write your own, subclass 
             return P.scaled(1 / (1 - self.eta)).shifted(self.variance).guarded(None)
 
 With information e per step and noise R in a direction, fading memory settles at P = ηR/e and prior relaxation at
-P = √(η p₀ R / e): relaxation forgets far more at the same η, so its η wants to be 10 to 100 times smaller.
+P = √(η p₀ R / e): relaxation forgets far more at the same η, so choose one that is 10 to 100 times smaller.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Evolution(ABC):
 
 @dataclass(frozen=True)
 class Static(Evolution):
-    """P_v = 0: the parameters do not move, every sample counts for ever."""
+    """P_v = 0: the parameters do not move, and no sample is ever forgotten."""
 
     def predict(self, P: Prediction) -> Prediction:
         """Return P."""
@@ -166,5 +166,5 @@ def _bound(max_variance: float | None) -> float | None:
     return bound
 
 
-# A NumPy number among the arguments would end up in checkpoints, which ``weights_only`` then cannot read.
+# Stores arguments as Python floats: checkpoints with a NumPy number cannot be read with ``weights_only=True``.
 _set = object.__setattr__

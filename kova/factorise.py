@@ -11,16 +11,16 @@ from kova.errors import NumericalError
 from kova.observation_noise import ObservationNoise
 from kova.prediction import Prediction
 
-#: P resolves variances down to about this many rounding errors.
+#: Variances below this many rounding errors of P's largest number cannot be told from rounding.
 RESOLUTION = 16.0
-#: S = J P Jᵀ + P_n has no pivot below P_n's unless P is indefinite; up to this share it is a rounding error of S.
+#: No pivot of S = J P Jᵀ + P_n is below P_n's unless P is indefinite; a shortfall of this share is rounding in S.
 PIVOT_TOLERANCE = 0.01
-#: Further inflations that are tried: the resolution times these powers of 4, up to about P itself.
+#: How many inflations are tried: the resolution times 1, 4, 16, …, up to about the size of P.
 TRIES = 10
 
 
 class InnovationFactor(NamedTuple):
-    """S = J P Jᵀ + P_n in factors.
+    """S = J P Jᵀ + P_n, factorised.
 
     Attributes:
         P: The prediction, inflated if it had to be.
@@ -36,13 +36,13 @@ class InnovationFactor(NamedTuple):
 
 
 def factorise_innovation(P: Prediction, gram: Tensor, P_n: ObservationNoise) -> InnovationFactor:
-    """Factorise S, after the least inflation of P without which rounding would decide the step.
+    """Factorise S, after inflating P by the least amount that keeps rounding errors from deciding the step.
 
-    P is stored with rounding errors of eps times the largest number in it. A batch with large derivatives and little
-    noise (inputs in the thousands, labels that are met exactly) would make it smaller than that along some directions:
-    then P has negative eigenvalues, steps along them go the wrong way, and at last S cannot be factorised. With
-    ε = 16 eps |P| such a batch is taken with P + ε·I and with the noise that goes with it, ε tr(J Jᵀ): P then stays
-    about ε or above, after this step and any number of later ones. Where the noise is larger already, nothing changes.
+    P has rounding errors of about eps times its largest number. A batch with large derivatives and little noise, such
+    as one with inputs in the thousands, would make P smaller than these errors along some directions. P then has
+    negative eigenvalues, steps along them go the wrong way, and in the end S cannot be factorised. Such a batch is
+    therefore taken with P + ε·I in place of P, ε = 16 eps |P|, and with ε tr(J Jᵀ) more noise. P then stays at about ε
+    or above, after this step and any number of later ones. Where the noise is that large already, nothing changes.
 
     Args:
         P: P_{t|t-1}.
@@ -50,7 +50,7 @@ def factorise_innovation(P: Prediction, gram: Tensor, P_n: ObservationNoise) -> 
         P_n: The observation noise.
 
     Raises:
-        NumericalError: S is not finite, or nothing helped.
+        NumericalError: S is not finite, or no inflation was enough.
     """
     pivots = P_n.pivots()
     resolution = RESOLUTION * torch.finfo(gram.dtype).eps * P.magnitude()
@@ -85,7 +85,7 @@ def cholesky_with_jitter(what: str, matrix: Tensor, jitter: float, tries: int = 
     """Factorise positive semi-definite matrices with the least of jitter · {1, 10, 100, …} on the diagonal that works.
 
     Raises:
-        NumericalError: None does.
+        NumericalError: None of them works.
     """
     for power in range(tries):
         regular = matrix.clone()

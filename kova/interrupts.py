@@ -1,4 +1,4 @@
-"""Signals that wait: what must happen as a whole is not torn by Ctrl-C."""
+"""Holds signals back, so that Ctrl-C does not interrupt what must happen as a whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HeldSignals:
             for number in signal.valid_signals():
                 handler = signal.getsignal(number)
                 if callable(handler):
-                    # Noted first: a signal may arrive as soon as its handler is replaced.
+                    # Stored first: a signal may arrive as soon as its handler is replaced.
                     self._handlers[number] = handler
                     signal.signal(number, self._note)
         except BaseException:
@@ -51,7 +51,7 @@ class HeldSignals:
         self._arrived.append((self._handlers[number], number, frame))
 
     def _restore(self) -> None:
-        """Put the handlers back, all of them even if one that is back already raises."""
+        """Put all handlers back, even if one of them is called meanwhile and raises."""
         waiting = list(self._handlers.items())
 
         def put_back() -> None:

@@ -1,4 +1,4 @@
-"""How much memory there is, asked before a covariance is allocated."""
+"""How much memory is free, so that a covariance that does not fit is refused before it is allocated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-#: Part of the free memory a covariance may take unless the caller sets a budget: the rest is the agent's.
+#: Part of the free memory that a covariance may take unless the caller sets a budget; the agent needs the rest.
 DEFAULT_SHARE = 0.8
 
 
@@ -42,7 +42,7 @@ def _free_on_machine() -> int:
                 return int(line.split()[1]) * 1024
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    # Where the system does not tell, assume a laptop.
+    # The system does not say: assume a laptop.
     return 8 * 10**9
 
 

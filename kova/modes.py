@@ -14,7 +14,7 @@ def without_modes(device: torch.device, work: Callable[[], T]) -> T:
     """Return ``work()``, done without autograd, inference mode and autocast; afterwards all is as it was.
 
     A function and not a context manager: a signal may interrupt a manager at the first instruction of its ``__exit__``,
-    and the user would go on with autograd switched off. Here a second ``finally`` waits for that case.
+    and the user would go on with autograd switched off. Here a second ``finally`` covers that case.
     """
     modes = _Modes(device)
     try:

@@ -39,7 +39,8 @@ class Batch:
         innovation: δ = y - h(u; θ), (N,).
         ratio: π_old(a|s)/π_new(a|s) per sample, (N,), if the caller gave it.
         next_variance: Variance of the value each label bootstraps from, (N,), if the caller gave it.
-        predicted: diag(J P Jᵀ), (N,): how far the filter's own uncertainty lets labels scatter.
+        predicted: diag(J P Jᵀ), (N,): how far labels scatter because of the filter's own uncertainty. ``None`` where a
+            large batch is taken in pieces and the model has no ``remember`` of its own.
         memory: What the model remembered last.
     """
 

@@ -27,7 +27,7 @@ def ekf_loss(
 ) -> Tensor:
     """Return L_EKF = ½ δᵀ P_n⁻¹ δ + ½ Δθᵀ P_{t|t-1}⁻¹ Δθ (Eq. 12), differentiable in δ and Δθ.
 
-    Where P has no variance θ cannot move: a displacement there costs infinity, none costs nothing. With P = 0,
+    θ cannot move where P has no variance: any displacement there costs infinity, and none costs nothing. With P = 0,
     Δθ = 0 and P_n = N·I this is L_MLE (Corollary 1).
 
     Args:
@@ -155,7 +155,7 @@ def _whitened_norm(factor: Tensor, vector: Tensor) -> Tensor:
 
 
 def _quadratic(covariance: Tensor, step: Tensor) -> Tensor:
-    """Return Δθᵀ P⁻¹ Δθ, in the eigenbasis where P has no variance."""
+    """Return Δθᵀ P⁻¹ Δθ, computed in the eigenbasis if P is singular."""
     factor, info = torch.linalg.cholesky_ex(covariance)
     if int(info) == 0:
         return _whitened_norm(factor, step)

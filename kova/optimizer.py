@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -26,7 +27,7 @@ from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import Observation, ObservationFn
 from kova.linearisation.output_layer import OutputLayer, find_output_layer
 from kova.modes import without_modes
-from kova.noise import Batch, BatchSize, Memory, Noise
+from kova.noise import Batch, BatchSize, ConstantNoise, MaxRatio, Memory, Noise
 from kova.observation_noise import ObservationNoise
 from kova.posterior import Predictive, check_variance
 from kova.prediction import Prediction
@@ -36,7 +37,7 @@ from kova.units import LabelUnits, RawUnits, Units, UnitState
 
 T = TypeVar("T")
 
-#: Samples, and numbers of their Jacobian, that ``predict`` holds at once.
+#: The most samples, and the most numbers of their Jacobian, that ``predict`` holds at once.
 PREDICT_CHUNK, PREDICT_NUMBERS = 512, 2**24
 
 
@@ -63,7 +64,8 @@ class KOVA(torch.optim.Optimizer):
         batch_size: N of a typical step. ``covariance="auto"`` takes the most faithful structure that then costs at most
             five steps of Adam. A step may have any number of samples; a large batch is taken in pieces, which for a
             full P give what the whole batch gives (see :func:`kova.conditioning.condition_in_pieces`).
-        memory_budget: Bytes that the covariance and a step together may take; by default four fifths of what is free.
+        memory_budget: Bytes that the covariance and a step together may take. By default the covariance may take four
+            fifths of what is free, and a step is not limited.
         flop_budget: Operations that a step of ``batch_size`` samples may spend on P before ``covariance="auto"`` takes
             a sparser structure, in place of the comparison with Adam.
 
@@ -241,7 +243,7 @@ class KOVA(torch.optim.Optimizer):
         try:
             return self._step_at_once(jacobian, y, known, noise, alpha)
         except NumericalError:
-            # The usual cause has a clearer name.
+            # Usually a derivative is not finite, and an error that says so is clearer.
             jacobian.check_finite()
             raise
 
@@ -249,7 +251,7 @@ class KOVA(torch.optim.Optimizer):
         self, jacobian: Jacobian, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None, alpha: float
     ) -> StepReport:
         """Predict P, weigh the innovation, and update θ and P (lines 2 and 6 to 9 of Algorithm 1)."""
-        # Subtracted in the wider of the two types: near a large value float32 has no room for a small difference.
+        # Subtracted in the wider of the two types: in float32 a small difference of large values would be lost.
         delta = (y - jacobian.values).to(self.dtype)
         P = self.evolution.predict(self.covariance.seen_by(jacobian))
         gram = P.gram(self.dtype)
@@ -261,7 +263,7 @@ class KOVA(torch.optim.Optimizer):
     def _step_in_pieces(
         self, inputs: Inputs, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None
     ) -> StepReport | None:
-        """Take a large batch one piece after the other; return nothing where only the whole batch will do."""
+        """Take a large batch one piece after the other; return ``None`` if it must be taken as a whole."""
         size = len(y)
         pieces = [slice(start, min(start + self._piece, size)) for start in range(0, size, self._piece)]
 
@@ -274,15 +276,15 @@ class KOVA(torch.optim.Optimizer):
         if evolved.depends_on_batch:
             return None
         delta = (y - self.observation.values(inputs, size)).to(self.dtype)
-        predicted = None
-        if type(self.noise).remember is not Noise.remember and noise is None:
-            predicted = torch.cat([self._predicted(linearise(piece)) for piece in pieces])
+        # What a model of the user's own looks at is not known, so it is computed unless the model is known not to look.
+        blind = noise is not None or isinstance(self.noise, BatchSize | MaxRatio | ConstantNoise)
+        predicted = None if blind else torch.cat([self._predicted(linearise(piece)) for piece in pieces])
         P_n, memory = self._weigh(delta, predicted, known, noise)
         if P_n.correlated:
             return None
 
         def predictions() -> Iterator[tuple[Prediction, Jacobian]]:
-            # Made again: looking at the other pieces has overwritten the workspace.
+            # Made again: linearising the other pieces for ``predicted`` has overwritten the workspace.
             yield self.evolution.predict(self.covariance.seen_by(first)), first
             for piece in pieces[1:]:
                 jacobian = linearise(piece)
@@ -321,7 +323,7 @@ class KOVA(torch.optim.Optimizer):
         return ObservationNoise.of(P_n if s == 1.0 else P_n * s**2, like=delta), self.noise.remember(batch)
 
     def _commit(self, conditioned: Conditioned, memory: Memory, y: Tensor) -> None:
-        """Store θ, P and the counters together, after all that can fail."""
+        """Store θ, P and the counters together, when nothing can fail any more."""
         moved = self._moved(conditioned.update)
         calibration = self.calibration.updated(conditioned.standardised)
         units, rescale = self._unit_state, None
@@ -330,7 +332,7 @@ class KOVA(torch.optim.Optimizer):
             units = self.units.updated(units, y, centred=centred)
         if units.scale != self._unit_state.scale:
             rescale = self.covariance.rescale(self._scales(units))
-        # Signals wait until θ and P belong together again.
+        # Signals wait until both θ and P are stored.
         with HeldSignals():
             conditioned.store()
             if rescale is not None:
@@ -357,10 +359,10 @@ class KOVA(torch.optim.Optimizer):
 
         Args:
             inputs: u, as for :meth:`step`.
-            observation_noise: A scalar or (N,) added to the variance: the distribution of a target label, not a value.
+            observation_noise: A scalar or (N,) that is added to the variance, for the distribution of a target label.
             calibrated: Multiply the variance by ``calibration.scale``, the factor by which labels were seen to scatter
-                more or less than the filter expected. With ``BatchSize`` noise, a weight rather than a noise level, P
-                is on no scale without it.
+                more or less than the filter expected. ``BatchSize`` noise is a weight and not a noise level: with it,
+                only the calibrated variance is on the scale of the labels.
 
         Raises:
             TypeError: An argument is of the wrong kind.
@@ -450,13 +452,14 @@ class KOVA(torch.optim.Optimizer):
 
         Raises:
             ValueError: It belongs to another optimizer or another critic; nothing was changed.
+            CovarianceTooLarge: "auto" chose a structure then that does not fit in memory now; nothing was changed.
         """
         snapshot = checkpoint.checked(state_dict, self._parameter_shapes())
         choice = self._saved_choice(snapshot)
         (self.covariance if choice is None else choice.covariance).check_state(snapshot.covariance)
-        if choice is not None:
-            self._take(choice, self._settings)
         with HeldSignals():
+            if choice is not None:
+                self._take(choice, self._settings)
             super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
             self._compute(lambda: self.covariance.load_state_dict(snapshot.covariance))
             self.calibration, self._noise_memory = snapshot.calibration, snapshot.noise_memory
@@ -476,11 +479,12 @@ class KOVA(torch.optim.Optimizer):
         self._prior_scales = self.covariance.scales
 
     def _saved_choice(self, snapshot: checkpoint.Snapshot) -> Choice | None:
-        """Return the structure of a snapshot if "auto", in another version or for another N, chose that one."""
+        """Return the structure of a snapshot if "auto" chose another one here; it depends on N and on the version."""
         saved = checkpoint.structure(snapshot.covariance)
         if not self._reason or saved in (None, self.covariance.name):
             return None
-        return choose(self.observation.module, saved, self.evolution, self._settings)
+        choice = choose(self.observation.module, saved, self.evolution, self._settings)
+        return replace(choice, reason=f"{saved} was chosen when it was saved")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take the critic's parameters, once.
@@ -516,7 +520,7 @@ class KOVA(torch.optim.Optimizer):
         return [(name, list(parameter.shape)) for name, parameter in self.observation.parameters.items()]
 
     def _compute(self, work: Callable[[], T]) -> T:
-        """Return ``work()``, done on the device the module is on now and outside the caller's torch modes."""
+        """Return ``work()``, done on the module's present device and outside the caller's torch modes."""
         device = self.observation.device
 
         def compute() -> T:

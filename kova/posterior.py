@@ -1,6 +1,6 @@
-"""What the filter believes of values and labels, and how well such beliefs did.
+"""What the filter believes about values and labels, and scores of such beliefs.
 
-The scores take a Normal of shape (N,) and what then happened, (N,); lower NLL, CRPS and sharpness are better, coverage
+The scores take a Normal of shape (N,) and the outcomes, (N,); lower NLL, CRPS and sharpness are better, coverage
 should equal its level and the PIT be uniform.
 """
 

@@ -30,7 +30,7 @@ class Prediction(ABC):
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether the evolution looked at the batch: it then cannot be taken in pieces."""
+        """Whether the evolution depends on the batch, which then cannot be taken in pieces."""
         return False
 
     def scaled(self, factor: float) -> Self:
@@ -60,7 +60,7 @@ class Prediction(ABC):
 
     @abstractmethod
     def magnitude(self) -> float:
-        """Return the largest number that entries of P are sums of: its rounding errors are in proportion to that."""
+        """Return the largest number that entries of P are computed from; P's rounding errors are proportional to it."""
 
     def blended(self, weight: float) -> Self:
         """Return (1 - weight) · P + weight · P₀, for weight in [0, 1]."""
@@ -69,7 +69,7 @@ class Prediction(ABC):
     def guarded(self, max_variance: float | None) -> Self:
         """Return P, blended with P₀ by the least weight that brings every variance to ``max_variance`` or below.
 
-        A clip would bound P but leave a factor above 1 acting on rounding errors; the blend contracts them.
+        Clipping would bound P too, but rounding errors would still grow with every step; the blend shrinks them.
 
         Args:
             max_variance: The bound; ``None`` means 10 p₀, ``math.inf`` no guard.

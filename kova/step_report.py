@@ -1,4 +1,4 @@
-"""What one step says about itself."""
+"""What a step measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StepReport:
             batch was taken in pieces, the sum of theirs.
         update_norm: |Δθ|.
         mean_variance: tr(P_{t|t}) / d.
-        inflation: What was added to every variance before the step because rounding had made P indefinite; usually 0.
+        inflation: What was added to every variance to keep rounding from making P indefinite; usually 0.
         innovation: δ, (N,).
     """
 
@@ -52,7 +52,7 @@ def measure(
     """Return the by-products of a step, all O(N²) from L, L⁻¹δ and weights = S⁻¹δ."""
     size = delta.shape[0]
     squared = torch.dot(standardised, standardised).to(delta.dtype)
-    # The gain is a small difference of two large sums.
+    # In float64: the information gain is a small difference of two large sums.
     log_det = 2.0 * L.diagonal().double().log().sum()
     energy = torch.dot(weights, gram.to(L.dtype) @ weights).to(delta.dtype)
     return {

@@ -2,7 +2,7 @@
 
 Everywhere ``next_values[t]`` is the value of the state that step t led to: the true successor, also where the episode
 ended (not the first state after a reset). ``terminated`` means the task ended there, so its value is 0; ``truncated``
-that a time limit cut it, so its value still counts; either way nothing flows across the boundary.
+that a time limit cut it, so its value still counts. Either way no label uses rewards from beyond the boundary.
 """
 
 from __future__ import annotations

@@ -123,10 +123,10 @@ def test_a_piece_that_fails_undoes_those_before_it(structure, error):
 
 
 def test_the_choice_of_auto_says_why():
-    assert "auto: full costs about 2 Adam steps at N = 64" in repr(kova.KOVA(mlp()))
+    assert "auto: Adam steps that a step is worth at N = 64: full 1." in repr(kova.KOVA(mlp()))
     wide = repr(kova.KOVA(mlp(inputs=17, hidden=256, dtype=torch.float32), batch_size=32))
     assert "diagonal P over" in wide
-    assert "auto: diagonal costs about" in wide
+    assert "auto: Adam steps that a step is worth at N = 32: full" in wide
     assert "auto" not in repr(kova.KOVA(mlp(), covariance="full"))
 
 
@@ -142,6 +142,32 @@ def test_a_snapshot_keeps_the_structure_that_auto_chose_then():
     for one in (saved, fresh):
         one.step(u, y)
     assert same_bits(snapshot(saved), snapshot(fresh))
+
+
+def test_a_snapshot_loaded_after_another_is_taken_too():
+    critics = [mlp(inputs=17, hidden=32, dtype=torch.float32) for _ in range(3)]
+    full, diagonal = (
+        kova.KOVA(critic, covariance=name) for critic, name in zip(critics[:2], ("full", "diagonal"), strict=True)
+    )
+    fresh = kova.KOVA(critics[2])
+    for other in (full, diagonal, full):
+        fresh.load_state_dict(other.state_dict())
+        assert fresh.covariance.name == other.covariance.name
+        assert "chosen when it was saved" in repr(fresh)
+
+
+def test_where_the_batch_is_what_costs_auto_keeps_the_whole_matrix():
+    assert kova.KOVA(mlp(inputs=4, hidden=8, dtype=torch.float32), batch_size=2048).covariance.name == "full"
+
+
+def test_a_noise_model_of_ones_own_sees_what_was_predicted():
+    class Doubtful(kova.Noise):
+        def covariance(self, batch):
+            return 1.0 + batch.predicted
+
+    pieced, _ = run(8, kova.Static(), Doubtful(), covariance="full")
+    whole, _ = run(1000, kova.Static(), Doubtful(), covariance="full")
+    assert relative(theta(pieced.observation.module), theta(whole.observation.module)) < 1e-10
 
 
 MEMORY = """

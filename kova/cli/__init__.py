@@ -51,7 +51,7 @@ def main() -> None:
 )
 def train(
     context: typer.Context,
-    algo: Annotated[str | None, typer.Argument(help="ppo, trpo, a2c, ddpg or dqn.")] = None,
+    algo: Annotated[str | None, typer.Argument(help="An algorithm of kova.sb3, such as ppo.")] = None,
     env: Annotated[str | None, typer.Argument(help="A Gymnasium id, such as HalfCheetah-v4.")] = None,
     critic: Annotated[str | None, typer.Option(help="kova; adam, the control arm; or upstream, unchanged.")] = None,
     preset: Annotated[str | None, typer.Option(help="default, or paper for the published tables.")] = None,

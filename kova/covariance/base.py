@@ -43,7 +43,7 @@ class Covariance(ABC):
 
     @abstractmethod
     def seen_by(self, jacobian: Jacobian) -> Prediction:
-        """Return P_{t-1|t-1} as the batch behind ``jacobian`` sees it."""
+        """Return P_{t-1|t-1} with the Jacobian of a batch, for an evolution model to build P_{t|t-1} from."""
 
     @abstractmethod
     def variance_of(self, jacobian: Jacobian) -> Tensor:

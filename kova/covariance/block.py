@@ -41,7 +41,7 @@ class Block(Blockwise):
 
     @classmethod
     def cost(cls, layout: Layout, size: int) -> Cost:
-        """Return what it takes."""
+        """Return how many numbers and operations it takes."""
         count, rest = divmod(layout.dim, size)
         numbers = BatchedPart.bytes_needed(count, size, 1) if count > 1 else count * DensePart.bytes_needed(size, 1)
         numbers += DensePart.bytes_needed(rest, 1) if rest else 0

@@ -1,7 +1,7 @@
 """P as a block-diagonal matrix of parts, and its prediction P_{t|t-1}.
 
-Everything between the parts is shared: S sums over them and the noise enters once. Vectors and Jacobians are kept in
-*store order*, the parameters of one part side by side; θ's own order where the parts are slices of it.
+S is a sum over the parts, to which the noise is added once. Vectors and Jacobians are kept in *store order*: the
+parameters of each part are consecutive. Where the parts are slices of θ, this is θ's own order.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Blockwise(Covariance):
         return numbers
 
     def seen_by(self, jacobian: Jacobian) -> BlockwisePrediction:
-        """Return P_{t-1|t-1} as the batch behind ``jacobian`` sees it."""
+        """Return P_{t-1|t-1} with the Jacobian of a batch."""
         jacobian = self.scales.seen(jacobian)
         return BlockwisePrediction(self, jacobian, self.store_order(jacobian))
 
@@ -114,7 +114,7 @@ class Blockwise(Covariance):
         return max(float(part.variances.max()) for part in self._parts)
 
     def magnitude(self) -> float:
-        """Return the largest number that entries of P are sums of."""
+        """Return the largest number that entries of P are computed from."""
         return max(part.magnitude() for part in self._parts)
 
     @property
@@ -164,7 +164,7 @@ class Blockwise(Covariance):
         self._workspace = Workspace(self.dtype, device)
         for part in self._parts:
             part.to(device)
-        # Last: an interrupted move is done again.
+        # Set last, so that a move that is interrupted is made again.
         self.device = device
 
     def _content(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class BlockwisePrediction(Prediction):
         return float(self._variances().max())
 
     def magnitude(self) -> float:
-        """Return the largest number that entries of P are sums of."""
+        """Return the largest number that entries of P are computed from."""
         stored = self.scale * self.covariance.magnitude() + self.shift
         return stored if self.span is None else max(stored, self.max_variance())
 
@@ -266,16 +266,16 @@ class BlockwisePrediction(Prediction):
         span = self.span and replace(self.span, b=self.span.b + variance)
         shifted = replace(self, shift=self.shift + variance, span=span)
         if "_cross" in vars(self):
-            # Known already: the product with P is most of a step.
+            # Taken over: the product with P is most of a step's work.
             vars(shifted)["_cross"] = self._cross.add(self.right, alpha=variance)
         return shifted
 
     def _inflated_along_batch(self, weight: float) -> Self:
         if self.span is not None:
             raise RuntimeError("a prediction can be inflated along its batch once")
-        # Equal samples make J A singular, smooth critics nearly so; a direction below the jitter is not inflated in
-        # full. A float64 sum leaves only the rounding of A in the way of a small one. Sixteen tries reach far above the
-        # matrix itself: where P is indefinite, nothing is inflated here and the step makes it sound.
+        # Equal samples make J A singular, and smooth critics nearly so. Directions below the jitter are not inflated in
+        # full; it can be small because the sum is in float64, where only the rounding of A is left. Sixteen tries reach
+        # far above the matrix itself: where P is indefinite, next to nothing is inflated, and the step repairs P.
         gram = self.gram(torch.float64)
         mean = float(gram.diagonal().mean())
         if not mean > 0.0:

@@ -37,7 +37,7 @@ class Settings:
         prior_variance: p₀.
         dtype: Precision.
         batch_size: Samples of a typical step.
-        memory_budget: Bytes that P and a step may take; ``None`` asks the machine.
+        memory_budget: Bytes that P and a step may take; ``None`` asks the machine, and for P only.
         flop_budget: Operations that a step of ``batch_size`` samples may spend on P before "auto" takes a sparser
             structure; ``None`` compares with Adam.
     """
@@ -51,7 +51,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A covariance and how it came about.
+    """A covariance, and why it was chosen.
 
     Attributes:
         parameters: What is optimised, in order.
@@ -122,7 +122,7 @@ def choose(critic: nn.Module, covariance: str | Covariance, evolution: Evolution
     variance = _predicted_prior(evolution, settings.prior_variance)
     if not evolution.keeps_memory:
         spherical = Spherical(layout, settings.prior_variance, variance, settings.dtype, device)
-        # Every piece would start from the prior again, and J is never formed.
+        # Batches are taken whole: every piece would start from the prior again, and J is never formed.
         return Choice(parameters, spherical, "", sys.maxsize)
     if covariance == Spherical.name:
         raise ValueError(f'covariance="memoryless" goes with evolution=Memoryless(eta), not with {evolution!r}')
@@ -140,18 +140,22 @@ def _affordable(layout: Layout, available: int, settings: Settings) -> tuple[_St
     """Return the most faithful structure that is affordable, or else the cheapest, and why."""
     size, dim = settings.batch_size, layout.dim
     adam = adam_milliseconds(dim, size)
-    reason = ""
-    for structure in _MOST_FAITHFUL_FIRST:
-        cost = structure.cost(layout)
-        fits = cost.numbers * settings.dtype.itemsize <= available
-        ratio = cost.milliseconds(dim, size) / adam
-        by_flops = settings.flop_budget is not None and cost.flops * size <= settings.flop_budget
-        affordable = ratio <= ADAM_STEPS if settings.flop_budget is None else by_flops
-        said = f"{structure.name} costs about {ratio:.0f} Adam steps at N = {size}"
-        if fits and affordable:
-            return structure, f"{said}{reason}"
-        reason = f", {structure.name} about {ratio:.0f}" if fits else f", {structure.name} does not fit in memory"
-    return structure, f"{said}, and no matrix costs less"
+    fitting = [s for s in _MOST_FAITHFUL_FIRST if s.cost(layout).numbers * settings.dtype.itemsize <= available]
+    ratios = {structure.name: structure.cost(layout).milliseconds(dim, size) / adam for structure in fitting}
+
+    def affordable(structure: _Structure) -> bool:
+        if settings.flop_budget is not None:
+            return structure.cost(layout).flops * size <= settings.flop_budget
+        # A matrix may be free: where the batch is what costs, a sparser structure saves nothing.
+        return ratios[structure.name] <= max(ADAM_STEPS, 1.1 * min(ratios.values()))
+
+    chosen = next((structure for structure in fitting if affordable(structure)), _MOST_FAITHFUL_FIRST[-1])
+    if chosen.name not in ratios:
+        return chosen, "nothing larger fits in memory"
+    if settings.flop_budget is not None:
+        return chosen, f"the most faithful within {settings.flop_budget:g} operations at N = {size}"
+    costs = ", ".join(f"{name} {ratio:.1f}" for name, ratio in ratios.items())
+    return chosen, f"Adam steps that a step is worth at N = {size}: {costs}"
 
 
 def _piece(dim: int, taken: int, settings: Settings) -> int:
@@ -165,7 +169,7 @@ def _piece(dim: int, taken: int, settings: Settings) -> int:
 
 
 def _parse(name: str) -> _Structure | None:
-    """Return the structure a name stands for; ``None`` for those that are decided otherwise."""
+    """Return the structure that a name stands for; ``None`` for "auto" and "memoryless"."""
     if name in ("auto", Spherical.name):
         return None
     if name in _PLAIN:
@@ -178,7 +182,7 @@ def _parse(name: str) -> _Structure | None:
 
 
 def _predicted_prior(evolution: Evolution, prior_variance: float) -> float:
-    """Return the variance ``evolution`` predicts from the prior: finds a bad model before anything is allocated."""
+    """Return the variance that ``evolution`` predicts from the prior; a bad model fails here, before any allocation."""
     trial = evolution.predict(SphericalPrediction(prior_variance, prior_variance))
     if not isinstance(trial, SphericalPrediction):
         raise TypeError(f"evolution.predict must return the prediction it builds from P, got {type(trial).__name__}")

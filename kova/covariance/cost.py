@@ -15,7 +15,7 @@ FIXED = 1.4
 TRAFFIC = 3e-6
 #: Operations in a millisecond: products of J with itself, and products with P, whose shapes are less favourable.
 GRAM_RATE, PRODUCT_RATE = 1.7e8, 1.1e8
-#: Arrays of d·N numbers that a step holds at once: J, P Jᵀ, P Jᵀ L⁻ᵀ, and what linearising leaves.
+#: Arrays of d·N numbers that a step holds at once: J, P Jᵀ, P Jᵀ L⁻ᵀ, and one for what linearising allocates.
 ARRAYS = 4
 #: The smallest and the largest piece of a batch.
 PIECES = (16, 256)
@@ -46,7 +46,10 @@ def adam_milliseconds(dim: int, batch: int) -> float:
 
 
 def piece_size(dim: int) -> int:
-    """Return how many samples to take at a time: more cost 4·d·N operations each, fewer pay for more pieces."""
+    """Return how many samples to take at a time.
+
+    In a piece of N every sample costs 4·d·N operations, so large ones are slow; small ones pay FIXED more often.
+    """
     best = math.sqrt(FIXED * GRAM_RATE / (4.0 * dim))
     smallest, largest = PIECES
     return int(min(max(2 ** round(math.log2(best)), smallest), largest))

@@ -18,7 +18,7 @@ class Diagonal(Blockwise):
 
     @classmethod
     def cost(cls, layout: Layout) -> Cost:
-        """Return what it takes."""
+        """Return how many numbers and operations it takes."""
         return Cost(layout.dim, 4 * layout.dim)
 
     def _cut(self) -> list[Part]:

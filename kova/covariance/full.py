@@ -18,7 +18,7 @@ class Full(Blockwise):
 
     @classmethod
     def cost(cls, layout: Layout) -> Cost:
-        """Return what it takes."""
+        """Return how many numbers and operations it takes."""
         return Cost(DensePart.bytes_needed(layout.dim, 1), 3 * layout.dim**2)
 
     def _cut(self) -> list[Part]:

@@ -1,4 +1,4 @@
-"""The full covariance of the last Linear layer; the features below it are somebody else's."""
+"""The full covariance of the last Linear layer; the features below it are not optimised here."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Layer(Blockwise):
 
     @classmethod
     def cost(cls, layout: Layout) -> Cost:
-        """Return what it takes."""
+        """Return how many numbers and operations it takes."""
         sizes = [_size(layer) for layer in layout.layers()]
         return Cost(sum(DensePart.bytes_needed(size, 1) for size in sizes), sum(3 * size**2 for size in sizes))
 

@@ -15,7 +15,7 @@ from kova.covariance.storage.part import Part
 
 
 class LowRank(Blockwise):
-    """R·d numbers. What does not fit is dropped towards c·I, so P errs on the side of doubt.
+    """R·d numbers. Directions that do not fit return to c·I: what the data taught there is forgotten.
 
     Args:
         layout: The parameters.
@@ -40,7 +40,7 @@ class LowRank(Blockwise):
 
     @classmethod
     def cost(cls, layout: Layout, rank: int) -> Cost:
-        """Return what it takes."""
+        """Return how many numbers and operations it takes."""
         return Cost((rank + 1) * layout.dim, 10 * rank * layout.dim)
 
     def _cut(self) -> list[Part]:

@@ -26,7 +26,7 @@ class Neuron(Blockwise):
 
     @classmethod
     def cost(cls, layout: Layout) -> Cost:
-        """Return what it takes."""
+        """Return how many numbers and operations it takes."""
         shapes = [_shape(group) for group in layout.unit_groups()]
         numbers = sum(BatchedPart.bytes_needed(units, width, 1) for units, width in shapes)
         return Cost(numbers, sum(4 * units * width**2 for units, width in shapes))

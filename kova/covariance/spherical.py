@@ -25,8 +25,8 @@ class Spherical(Covariance):
         layout: The parameters.
         prior_variance: p₀.
         variance: The variance P keeps, p₀/(1-η) under ``Memoryless(η)``.
-        dtype: Precision of the numbers given back.
-        device: Where they are given back.
+        dtype: Precision of the results.
+        device: Where the results are.
     """
 
     name: ClassVar[str] = "memoryless"
@@ -52,7 +52,7 @@ class Spherical(Covariance):
         return 0
 
     def seen_by(self, jacobian: Jacobian) -> SphericalPrediction:
-        """Return P as the batch behind ``jacobian`` sees it."""
+        """Return P with the Jacobian of a batch."""
         return SphericalPrediction(self.prior_variance, self.variance, self.scales.seen(jacobian), self.scales)
 
     def variance_of(self, jacobian: Jacobian) -> Tensor:
@@ -95,7 +95,7 @@ class Spherical(Covariance):
         """There is nothing to restore: the variance is the evolution's."""
 
     def to(self, device: torch.device) -> None:
-        """Give numbers back on ``device`` from now on."""
+        """Return results on ``device`` from now on."""
         self.device = device
 
 
@@ -142,7 +142,7 @@ class SphericalPrediction(Prediction):
         return gain if self.scales is None else self.scales.spread(gain)
 
     def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
-        """Remember nothing."""
+        """Return a function that does nothing: P stays as it is."""
         return lambda: None
 
     @property

@@ -1,4 +1,4 @@
-"""J = ∂h/∂θ of one batch, kept in factors for as long as nobody needs its N·d numbers."""
+"""J = ∂h/∂θ of one batch, kept in factors until its N·d numbers are needed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class LinearColumns(Columns):
             torch.mul(gradient, self.unit, out=out[self._weights :])
 
     def write_units(self, out: Tensor) -> None:
-        """Write Jᵀ unit by unit, g_o · (a, 1), into ``out``, (fan-out, fan-in + 1, N) or without what is frozen."""
+        """Write Jᵀ unit by unit, g_o · (a, 1), into ``out``, (fan-out, fan-in + 1, N), less if frozen."""
         parts = [self.activation.T] if self.weight else []
         if self.bias:
             parts.append(self.activation.new_full((1, len(self.activation)), self.unit))
@@ -121,7 +121,7 @@ class LinearColumns(Columns):
 
 
 class DenseColumns(Columns):
-    """Per-sample derivatives as they are.
+    """Per-sample derivatives, stored in full.
 
     Args:
         rows: (N, size).
@@ -163,7 +163,7 @@ class Jacobian:
     """∂h/∂θ, N×d (the transpose of the paper's ∇h, Eq. 13), columns in the order of ``named_parameters()``.
 
     Args:
-        blocks: What it is made of, in order.
+        blocks: Its columns, in order.
         values: h(u; θ), (N,), in the dtype of the critic.
         dtype: Of the derivatives.
     """

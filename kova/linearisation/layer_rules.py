@@ -1,4 +1,4 @@
-"""Per-sample derivatives of single layers from what went in and the gradient of what came out.
+"""Per-sample derivatives of single layers, from their inputs and the gradients of their outputs.
 
 Each rule takes the layer's calls, as pairs of input and output gradient with N first, and adds them up: a layer that is
 called twice has the sum of two derivatives.

@@ -1,8 +1,8 @@
 """The observation function h(u; θ) and its linearisation (Eq. 13).
 
 A layer that has a rule (:mod:`kova.linearisation.layer_rules`) gives its columns of the Jacobian from one forward and
-one backward pass. Everything else goes through ``torch.func``, a chunk of samples at a time, or, where that cannot
-follow, through one backward pass per sample. The first batch of every kind is checked against plain autograd, so that
+one backward pass. Everything else goes through ``torch.func``, a chunk of samples at a time, or, where that does not
+work, through one backward pass per sample. The first batch of every kind is checked against plain autograd, so that
 tied weights, overwritten activations and weights that are used without calling their layer never give a wrong number.
 """
 
@@ -27,7 +27,7 @@ from kova.interrupts import HeldSignals
 from kova.linearisation import layer_rules as rules
 from kova.linearisation.jacobian import Columns, DenseColumns, Jacobian
 
-#: Numbers of a per-sample gradient that torch.func may hold at once.
+#: The most numbers of per-sample gradients that torch.func holds at once.
 CHUNK_NUMBERS = 2**25
 
 ObservationFn = Callable[[nn.Module, Inputs], Tensor]
@@ -96,7 +96,7 @@ class Observation:
                 depends on the others.
         """
         self._check_module()
-        # What was made in inference mode cannot be saved for a backward pass.
+        # Tensors that were made in inference mode cannot be saved for a backward pass.
         inputs = _checks.map_inputs(lambda leaf: leaf.clone() if leaf.is_inference() else leaf, inputs)
         kind = (self.module.training, *((leaf.shape[1:], leaf.dtype) for leaf in _tensors(inputs)))
         plan = self._plans.get(kind)
@@ -127,7 +127,7 @@ class Observation:
     def _linearise(
         self, plan: _Plan, inputs: Inputs, size: int, dtype: torch.dtype, *, check: bool
     ) -> tuple[Jacobian, _Plan, set[nn.Module | None]]:
-        """Return the Jacobian, the plan as it was carried out, and whose blocks disagree with autograd.
+        """Return the Jacobian, the plan that was carried out, and the layers whose blocks disagree with autograd.
 
         ``None`` stands for the parameters outside the plan's layers.
         """
@@ -177,7 +177,7 @@ class Observation:
             try:
                 return self._rows_by_func(names, inputs, output.detach(), dtype), False
             except (RuntimeError, NotImplementedError) as error:
-                # Recurrent cells, data-dependent control flow, random layers: vmap cannot follow them.
+                # vmap does not work with recurrent cells, data-dependent control flow and random layers.
                 if memory.ran_out(error):
                     raise
         return self._rows_by_loop(names, output, dtype), True
@@ -202,7 +202,7 @@ class Observation:
     def _rows_by_loop(self, names: list[str], output: Tensor, dtype: torch.dtype) -> dict[str, Columns]:
         parameters = [self.parameters[name] for name in names]
         rows: list[list[Tensor]] = [[] for _ in names]
-        # One sample's value is part of the graph only where autograd is on.
+        # The values of single samples are part of the graph only if autograd is on while they are taken.
         with torch.enable_grad():
             values = output.unbind()
         for value in values:
@@ -216,7 +216,7 @@ class Observation:
     ) -> set[nn.Module | None]:
         """Return the owners of blocks whose Jᵀw is not autograd's, up to the rounding of the network."""
         size = len(output)
-        # Weights unlike each other, so that a derivative credited to the wrong sample shows.
+        # All weights differ, so that a derivative in the row of the wrong sample is noticed.
         weights = torch.linspace(1.0, 2.0, size, dtype=output.dtype, device=output.device)
         weights[1::2] *= -1.0
         parameters = list(self.parameters.values())
@@ -229,7 +229,7 @@ class Observation:
         expected = reference.split([block.size for block in jacobian.blocks])
         for owner, block, wanted in zip(owners, jacobian.blocks, expected, strict=True):
             error = block.transposed_product(weights) - wanted
-            # The terms of the sum may cancel; their rounding does not.
+            # The terms of the sum may cancel; their rounding errors do not.
             terms = float((block.squared_norms() * weights.square()).sum().sqrt())
             if not float(error.norm()) <= tolerance * max(float(wanted.norm()), terms) + 1e-30:
                 wrong.add(owner)
@@ -297,7 +297,7 @@ class _Calls:
             self._unclear.add(layer)
 
     def usable(self, size: int) -> dict[nn.Module, list[tuple[Tensor, Tensor]]]:
-        """Return the (input, output) pairs of layers whose every call has N first and neither side overwritten."""
+        """Return the (input, output) pairs of layers whose calls all had N first and were not overwritten later."""
         found = {}
         for layer, calls in self._seen.items():
             clear = bool(calls) and layer not in self._unclear
@@ -345,7 +345,7 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _layers_with_rules(module: nn.Module, parameters: dict[str, nn.Parameter]) -> tuple[nn.Module, ...]:
-    """Return the layers with a rule whose optimised parameters stand together in θ and belong to them alone."""
+    """Return the layers with a rule whose optimised parameters are consecutive in θ and in no other module."""
     order = {id(parameter): index for index, parameter in enumerate(parameters.values())}
     owners = Counter(id(p) for child in module.modules() for p in child.parameters(recurse=False))
     layers = []
@@ -363,5 +363,5 @@ def _tensors(inputs: Inputs) -> list[Tensor]:
 
 
 def _tolerance(network: torch.dtype) -> float:
-    """Return how far two ways of differentiating a network of that dtype may differ, relatively."""
+    """Return the relative error that two ways of differentiating a network of that dtype may have."""
     return min(16.0 * math.sqrt(torch.finfo(network).eps), 0.1)

@@ -12,7 +12,7 @@ from kova.covariance.storage.part import Part, check_entry, check_number
 from kova.factorise import cholesky_with_jitter
 
 #: Updates between two symmetrisations. An antisymmetric rounding error is never corrected by data and grows with the
-#: evolution: in 16 steps by 5 at η = 0.1, which is nothing.
+#: evolution; a factor of 5 in 16 steps, at η = 0.1, does no harm.
 SYMMETRISE_EVERY = 16
 
 

@@ -1,7 +1,8 @@
 """One dense block, P = c·I + s·(B + Uᵀ diag(σ) U).
 
-c and s absorb the evolution in O(1). U holds the last rank-N corrections that have not been folded into B yet: they go
-in as one larger, faster product, which also folds s. All numbers equal those of the undeferred filter to rounding.
+c and s absorb the evolution in O(1). U holds the latest rank-N corrections, which are not part of B yet: they are
+folded in later as one larger, faster product, and s with them. Up to rounding, the result is that of folding at every
+step.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from kova.covariance.storage.part import Part, check_entry, check_number
 from kova.covariance.storage.symmetric import Scratch, SymmetricMatrix
 from kova.factorise import cholesky_with_jitter
 
-#: Rows of U, four batches of 64: deeper costs memory traffic in the product, shallower leaves the flush skinny.
+#: Rows of U, four batches of 64. More cost memory traffic in every product; fewer make the folding product too narrow.
 DEFERRED_ROWS = 256
-#: Below this many parameters half as many are as fast, and U would weigh as much as B.
+#: Below this many parameters half as many rows are as fast and take half the memory.
 SMALL = 4096
 
-#: s is folded outside this range. Above 1 it amplifies the rounding of B, which then must cancel; below, U overflows.
+#: s is folded outside this range: a large s amplifies the rounding errors of B, and with a small one U overflows.
 SCALE_RANGE = (2.0**-20, 2.0)
 
 #: c is folded when it passes this many prior variances, for the same reason.
@@ -81,16 +82,16 @@ class DensePart(Part):
         added = columns.shape[1]
         crowded = bool(self._used) and self._used + added > self._capacity
         total = scale * (1.0 if crowded else self._scale)
-        # A factor of zero forgets B and U; the new rows then need no scale.
+        # A scale of zero forgets B and U; the new rows then need no weight.
         weight = 1.0 / math.sqrt(total) if total else 1.0
         start = 0 if crowded or not total else self._used
         end = start + added
-        # The place of the new rows is in use, or too small.
+        # The new rows do not fit behind those in use.
         displaced = start < self._used or added > self._capacity
         if displaced:
             fresh = (columns.T * weight).contiguous()
         else:
-            # Rows beyond those in use are nobody's: written now, they count when ``_used`` does.
+            # Rows beyond those in use are free: they are written now and count once ``_used`` includes them.
             fresh = torch.mul(columns.T, weight, out=self._rows[start:end])
         low, high = SCALE_RANGE
         full = end >= self._capacity or scale * self._shift + shift > SHIFT_LIMIT * self._prior_variance
@@ -133,10 +134,10 @@ class DensePart(Part):
         return store
 
     def _fold(self, rows: Tensor, signs: Tensor, scratch: Scratch) -> None:
-        """Add deferred rows to B, and s with them."""
+        """Fold deferred rows and s into B."""
         self._matrix.rank_update(rows, signs if self._gained else None, self._scale, scratch)
         self._used, self._gained, self._scale = 0, 0, 1.0
-        # c beyond the prior would have to cancel against B where the data hold P small.
+        # A c above the prior would have to cancel against B where the data keep P small.
         if self._shift > self._prior_variance:
             self._matrix.add_to_diagonal(self._shift)
             self._shift = 0.0

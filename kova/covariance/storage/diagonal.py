@@ -36,7 +36,7 @@ class DiagonalPart(Part):
 
     def prepare(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> Callable[[], None]:
         """Keep the diagonal of the update."""
-        # Far below the variance it is subtracted from, a downdate can round to just below zero.
+        # Where an update removes nearly all of a variance, rounding can leave it just below zero.
         clamped = variances.clamp(min=0.0)
 
         def store() -> None:

@@ -46,7 +46,7 @@ class LowRankPart(Part):
         out.addmm_(self._rows.T, (self._rows @ right).mul_(self._signs[:, None]), alpha=scale)
 
     def prepare(self, scale: float, shift: float, columns: Tensor, lost: int, variances: Tensor) -> Callable[[], None]:
-        """Append the columns, and recompress them to R if they have become more."""
+        """Append the columns, and compress the factor to R directions if it has more."""
         total = scale * self._shift + shift
         stacked = torch.cat([self._rows * math.sqrt(scale), columns.T])
         gained = columns.shape[1] - lost
@@ -130,7 +130,7 @@ def _eigenpairs(rows: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
     """Return orthonormal eigenvectors (as rows) and eigenvalues of rowsᵀ diag(signs) rows, by the small Gram matrix."""
     wide = rows.double()
     squares, directions = torch.linalg.eigh(wide @ wide.T)
-    # Below this a direction is rounding, and its normalised row would be noise.
+    # Directions below this are rounding errors; normalised, they would be noise.
     known = squares > len(rows) * torch.finfo(rows.dtype).eps * squares[-1]
     lengths, directions = squares[known].sqrt(), directions[:, known]
     core = (directions.T * signs.double()) @ directions * lengths[:, None] * lengths[None, :]

@@ -27,7 +27,7 @@ class Part(ABC):
         """Bytes held."""
 
     def magnitude(self) -> float:
-        """Return the largest number that entries of P are sums of: its rounding errors are in proportion to that."""
+        """Return the largest number that entries of P are computed from; P's rounding errors are proportional to it."""
         return float(self.variances.max())
 
     @abstractmethod
@@ -39,7 +39,7 @@ class Part(ABC):
         """Prepare P ← scale · P + shift · I - L + G, cut to this part's shape.
 
         Whatever can fail, and whatever needs memory, is done here. The function that is returned stores the result: it
-        exchanges references and computes in place, in memory that is there already.
+        only exchanges references and computes in place, in memory that is allocated already.
 
         Args:
             scale: >= 0.

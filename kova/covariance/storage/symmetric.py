@@ -1,8 +1,8 @@
 """A symmetric matrix kept as row panels of its lower triangle.
 
-Panel i holds rows [lo, hi) and columns [0, hi). Against a square this halves the memory and the flops of a rank-K
-update, and leaves one copy of every entry off the diagonal blocks: an asymmetric rounding error, which no observation
-would ever correct and fading memory would amplify, has nowhere to live there. Everything is a plain GEMM.
+Panel i holds rows [lo, hi) and columns [0, hi). Compared with a square this halves the memory, and the flops of a
+rank-K update. Entries outside the diagonal blocks are stored once, so that rounding cannot make them asymmetric; no
+observation would ever correct such an error, and fading memory would amplify it. Every operation is a plain GEMM.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 #: Rows of a panel. Measured for d = 1.7k, 5.4k and 11.4k on two cores: 256-1024 are within a tenth of each other.
 PANEL_ROWS = 512
 
-#: Updates between two symmetrisations of the diagonal blocks: an asymmetry may grow by the few factors between them.
+#: Updates between two symmetrisations of the diagonal blocks; in so few an asymmetry hardly grows.
 SYMMETRISE_EVERY = 4
 
 
@@ -92,7 +92,7 @@ class SymmetricMatrix:
             self._symmetrise(scratch)
 
     def _symmetrise(self, scratch: Scratch) -> None:
-        # GEMM may sum the two halves of a diagonal block in a different order.
+        # GEMM may sum the two halves of a diagonal block in different orders.
         for (low, high), panel in zip(self._edges, self.panels, strict=True):
             block, mean = panel[:, low:high], scratch.block[: high - low, : high - low]
             torch.add(block, block.T, out=mean)

@@ -1,7 +1,7 @@
-"""Buffers of d·N numbers that live from step to step.
+"""Buffers of d·N numbers that are used again in every step.
 
-Fresh ones would be returned to the system after every step and their pages faulted in again: 1,300 faults a step were
-measured on a 17-64-64-1 critic with N = 64.
+New ones would be returned to the system after every step, and their pages faulted in again: 1,300 page faults a step
+were measured on a 17-64-64-1 critic with N = 64.
 """
 
 from __future__ import annotations

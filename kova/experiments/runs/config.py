@@ -148,10 +148,11 @@ class RunConfig:
         if preset not in found:
             raise UsageError(f"preset {preset!r} is unknown{suggestion(preset, found)}")
         content: dict[str, Any] = yaml.safe_load(found[preset].read_text())
-        if algo not in content:
+        # Upstream's own settings need no entry.
+        if algo not in content and preset != RunConfig.preset:
             others = ", ".join(name for name in content if name != "all")
             raise UsageError(f"preset {preset!r} has no {algo}; it has {others}")
-        values = _merged(content.get("all", {}), content[algo] or {})
+        values = _merged(content.get("all", {}), content.get(algo) or {})
         environments = values.pop("environments", None)
         if environments is not None:
             if env not in environments:
@@ -242,12 +243,14 @@ def settable(algo: str) -> tuple[str, ...]:
     algorithm, upstream = ALGORITHMS[algo], upstream_of(algo)
     policy = algorithm.policy_aliases["MlpPolicy"]
     passes = ["epochs", "batch_size"] if issubclass(algorithm, OnPolicyCritic) else []
+    # N of the filter's steps is the algorithm's to say.
+    critic = ["optimizer", *passes, *(name for name in _parameters(kova.KOVA) if name != "batch_size")]
     single = [entry.name for entry in fields(RunConfig) if entry.name not in ("algo", "env", "preset")]
     return (
         *(name for name in single if name not in ("algorithm", "policy", "critic")),
         *(f"algorithm.{name}" for name in _parameters(upstream)),
         *(f"policy.{name}" for name in _parameters(policy)),
-        *(f"critic.{name}" for name in ["optimizer", *passes, *_parameters(kova.KOVA)]),
+        *(f"critic.{name}" for name in critic),
     )
 
 

@@ -86,6 +86,10 @@ WRONG = {
     "a flag that is a word": (sets("normalize_rewards=maybe"), "normalize_rewards must be true or false"),
     "an unknown layer": (sets("policy.activation_fn=Tanhh"), "policy.activation_fn must be one of Tanh, ReLU"),
     "layers of no width": (sets("policy.net_arch=[0]"), "policy.net_arch must be widths, as in [64, 64]"),
+    "a setting of another section": (
+        ["train", "dqn", "CartPole-v1", "--set", "critic.batch_size=3"],
+        "'critic.batch_size' is unknown; did you mean 'algorithm.batch_size'?",
+    ),
     "a typo in a model": (sets("critic.evolution=FadingMemry(0.1)"), "did you mean 'FadingMemory'?"),
     "a model out of range": (sets("critic.evolution=FadingMemory(2)"), "critic.evolution", "[0, 1)", "2"),
     "a model without brackets": (sets("critic.evolution=FadingMemory"), "as in FadingMemory(0.01)"),
