@@ -16,31 +16,40 @@ from kova.evolution import (
 from kova.noise import BatchSize, ConstantNoise, MaxRatio, Noise
 from kova.optimizer import KOVA
 from kova.prediction import Prediction
+from kova.prior import ByName, FanIn, Isotropic, Prior
 from kova.step_report import StepReport
+from kova.units import LabelUnits, RawUnits, Units
 
 __version__ = "0.1.0"
 
 __all__ = [
     "KOVA",
     "BatchSize",
+    "ByName",
     "ConstantNoise",
     "Covariance",
     "CovarianceTooLarge",
     "DirectionalForgetting",
     "Evolution",
     "FadingMemory",
+    "FanIn",
     "InnovationNoise",
     "InverseVariance",
+    "Isotropic",
+    "LabelUnits",
     "MaxRatio",
     "Memoryless",
     "Noise",
     "NumericalError",
     "Prediction",
+    "Prior",
     "PriorRelaxation",
     "RandomWalk",
+    "RawUnits",
     "Robust",
     "Static",
     "StepReport",
+    "Units",
     "covariance",
     "objectives",
     "posterior",

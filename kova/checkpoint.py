@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kova.calibration import Calibration
+from kova.linearisation.output_layer import OutputLayer
 from kova.noise import Memory
+from kova.units import UnitState
 
 FORMAT = 1
 KEYS = {"state", "param_groups", "format", "steps", "parameters", "covariance"}
@@ -22,12 +24,16 @@ class Snapshot:
         covariance: State of P, which the structure itself checks.
         calibration: Scale of the uncertainty.
         noise_memory: What the noise model remembers.
+        units: Of the labels; none where the filter was saved without.
+        output: The output layer, once labels have been seen.
     """
 
     steps: int
     covariance: dict[str, Any]
     calibration: Calibration
     noise_memory: Memory
+    units: UnitState | None
+    output: OutputLayer | None
 
 
 def checked(state_dict: object, parameters: list[tuple[str, list[int]]]) -> Snapshot:
@@ -53,7 +59,17 @@ def checked(state_dict: object, parameters: list[tuple[str, list[int]]]) -> Snap
         state_dict["covariance"],
         Calibration.from_state_dict(state_dict.get("calibration", Calibration().state_dict())),
         _noise_memory(state_dict.get("noise_memory", {})),
+        UnitState.from_state_dict(state_dict["units"]) if "units" in state_dict else None,
+        _output_layer(state_dict.get("output_layer"), [name for name, _ in parameters]),
     )
+
+
+def _output_layer(names: object, known: list[str]) -> OutputLayer | None:
+    if names is None:
+        return None
+    if isinstance(names, list) and len(names) == 2 and names[0] in known and names[1] in (None, *known):
+        return OutputLayer(names[0], names[1])
+    raise ValueError(f"state_dict has output_layer = {names!r}, expected the names of a weight and a bias")
 
 
 def structure(state: object) -> str | None:

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
 
-from kova import _checks, checkpoint
+from kova import _checks, arguments, checkpoint
 from kova._checks import Inputs
+from kova.assumptions import Assumptions
+from kova.beliefs import PREDICT_CHUNK, Beliefs
 from kova.calibration import Calibration
 from kova.conditioning import Conditioned, condition, condition_in_pieces
 from kova.covariance.base import Covariance
 from kova.covariance.choice import Choice, Settings, choose
+from kova.covariance.layout import Layout
+from kova.covariance.scales import Scales
 from kova.errors import NumericalError
 from kova.evolution import Evolution, FadingMemory
 from kova.interrupts import HeldSignals
 from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import Observation, ObservationFn
-from kova.modes import without_modes
-from kova.noise import Batch, BatchSize, ConstantNoise, MaxRatio, Memory, Noise
+from kova.linearisation.output_layer import find_output_layer
+from kova.noise import BatchSize, ConstantNoise, MaxRatio, Memory, Noise
 from kova.observation_noise import ObservationNoise
-from kova.posterior import Predictive, check_variance
 from kova.prediction import Prediction
+from kova.prior import Isotropic, Prior
 from kova.step_report import StepReport
-
-T = TypeVar("T")
-
-#: The most samples, and the most numbers of their Jacobian, that ``predict`` holds at once.
-PREDICT_CHUNK, PREDICT_NUMBERS = 512, 2**24
+from kova.units import RawUnits, Units
 
 
-class KOVA(torch.optim.Optimizer):
+class KOVA(Beliefs, torch.optim.Optimizer):
     """An Extended Kalman Filter over the weights of a value function.
 
     It keeps a Gaussian N(θ, P) over the parameters and, for every batch of N target labels y, takes the step that
@@ -46,11 +46,16 @@ class KOVA(torch.optim.Optimizer):
         critic: Any module; its parameters that require grad are optimised, the others left alone.
         observation_fn: h, ``(module, inputs) -> (N,)``; by default ``module(inputs)``, (N,) or (N, 1).
         covariance: Structure of P: a name or an instance from :mod:`kova.covariance`.
-        prior_variance: P_{0|0} = prior_variance · I.
+        prior_variance: P_{0|0} = prior_variance · I, short for ``prior=kova.Isotropic(prior_variance)``.
         evolution: P_v, how the parameters may move between batches.
         noise: P_n, how the target labels scatter around the value.
         step_size: α in (0, 1], or a callable of the step number t = 1, 2, …
         dtype: Of the covariance.
+        prior: P_{0|0}; by default ``Isotropic(1.0)``, the paper's.
+        units: Of the labels. ``kova.LabelUnits()`` takes noise and prior to be those of labels with mean 0 and
+            deviation 1, whatever the labels are; the output layer starts at their mean and deviation with the first
+            batch. It needs an output layer, a Linear layer with h = w·φ + b, and raises ``ValueError`` at the first
+            step if there is none.
         batch_size: N of a typical step. ``covariance="auto"`` takes the most faithful structure that then costs at most
             five steps of Adam. A step may have any number of samples; a large batch is taken in pieces, which for a
             full P give what the whole batch gives (see :func:`kova.conditioning.condition_in_pieces`).
@@ -78,29 +83,38 @@ class KOVA(torch.optim.Optimizer):
         critic: nn.Module,
         observation_fn: ObservationFn | None = None,
         covariance: str | Covariance = "auto",
-        prior_variance: float = 1.0,
+        prior_variance: float | None = None,
         evolution: Evolution = FadingMemory(eta=0.01),
         noise: Noise = BatchSize(),
         step_size: float | Callable[[int], float] = 1.0,
         dtype: torch.dtype = torch.float32,
         *,
+        prior: Prior | None = None,
+        units: Units = RawUnits(),
         batch_size: int = 64,
         memory_budget: int | None = None,
         flop_budget: float | None = None,
     ) -> None:
-        _check_kinds(critic, observation_fn, evolution, noise, dtype)
+        arguments.check_kinds(critic, observation_fn, evolution, noise, dtype)
+        arguments.check_prior(prior, prior_variance, units)
         if not callable(step_size):
-            _check_step_size(step_size)
+            arguments.check_step_size(step_size)
+        base = 1.0 if prior_variance is None else prior_variance
         settings = Settings(
-            prior_variance=_checks.representable("prior_variance", prior_variance, dtype),
+            prior_variance=_checks.representable("prior_variance", base, dtype),
             dtype=dtype,
             memory_budget=None if memory_budget is None else _checks.count("memory_budget", memory_budget),
             batch_size=_checks.count("batch_size", batch_size),
             flop_budget=None if flop_budget is None else _checks.positive("flop_budget", flop_budget),
         )
+        if prior is None and prior_variance is not None:
+            prior = Isotropic(prior_variance)
+        # An instance comes with a prior of its own.
+        self.prior = Isotropic() if prior is None and isinstance(covariance, str) else prior
+        self.units = units
         choice = choose(critic, covariance, evolution, settings)
-        self._take(choice, settings)
         self.observation = Observation(critic, observation_fn, choice.parameters)
+        self._take(choice, settings)
         self.evolution = evolution
         self.noise = noise
         self.step_size = step_size
@@ -112,11 +126,11 @@ class KOVA(torch.optim.Optimizer):
     def _take(self, choice: Choice, settings: Settings) -> None:
         self.covariance, self._reason, self._piece = choice.covariance, choice.reason, choice.piece
         self._settings = settings
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Precision of the covariance."""
-        return self.covariance.dtype
+        scales, layout = self.covariance.scales, Layout.of(choice.parameters)
+        if self.prior is not None:
+            scales = Scales.of_prior(layout, self.prior.variances(layout), self.covariance.prior_variance)
+        self._assumptions = Assumptions(self.units, scales, tuple(choice.parameters))
+        self.covariance.scales = scales
 
     def step(  # type: ignore[override]
         self,
@@ -164,6 +178,39 @@ class KOVA(torch.optim.Optimizer):
             for name, value in given.items()
             if value is not None
         }
+        if self._assumptions.waiting:
+            return self._begin(inputs, y, lambda: self._filter(inputs, y, known, noise))
+        return self._filter(inputs, y, known, noise)
+
+    def _begin(self, inputs: Inputs, y: Tensor, step: Callable[[], StepReport]) -> StepReport:
+        """Take the first step in the units of its labels; if it fails, nothing was changed."""
+        few = min(len(y), self._piece, PREDICT_CHUNK)
+        part = _checks.map_inputs(operator.itemgetter(slice(0, few)), inputs)
+        jacobian = self.observation.linearise(part, few, self.dtype)
+        parameters = self.observation.parameters
+        output = find_output_layer(self.observation.module, parameters, jacobian)
+        if output is None:
+            raise ValueError(
+                "the critic has no output layer that is optimised, a Linear layer with h = w·φ + b, so it cannot take "
+                "the units of its labels; pass units=kova.RawUnits() and labels of about unit scale"
+            )
+        before, assumptions = {name: parameters[name].detach().clone() for name in output.names}, self._assumptions
+        begun, steps = assumptions.begun(output, y), self.steps
+        try:
+            with HeldSignals():
+                self._assumptions, self.covariance.scales = begun, begun.scales
+                begun.start(parameters)
+            return step()
+        except BaseException:
+            if self.steps == steps:
+                with HeldSignals():
+                    self._assumptions, self.covariance.scales = assumptions, assumptions.scales
+                    for name, value in before.items():
+                        parameters[name].copy_(value)
+            raise
+
+    def _filter(self, inputs: Inputs, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None) -> StepReport:
+        size = len(y)
         alpha = self._alpha(self.steps + 1)
         matrix = isinstance(noise, Tensor) and noise.dim() == 2
         if size > self._piece and alpha == 1.0 and not matrix:
@@ -188,7 +235,7 @@ class KOVA(torch.optim.Optimizer):
         gram = P.gram(self.dtype)
         P_n, memory = self._weigh(delta, gram.diagonal(), known, noise)
         conditioned = condition(P, gram, delta, P_n, alpha)
-        self._commit(conditioned, memory)
+        self._commit(conditioned, memory, y)
         return self._report(conditioned, delta)
 
     def _step_in_pieces(
@@ -225,7 +272,7 @@ class KOVA(torch.optim.Optimizer):
         steps = self.steps
         try:
             conditioned = condition_in_pieces(predictions(), pieces, delta, P_n)
-            self._commit(conditioned, memory)
+            self._commit(conditioned, memory, y)
         except BaseException:
             # A signal that was held during the commit arrives after it: then the step has happened.
             if self.steps == steps:
@@ -244,16 +291,22 @@ class KOVA(torch.optim.Optimizer):
         """Return P_n and what the noise model will remember of the batch."""
         if noise is not None:
             return ObservationNoise.of(noise, like=delta), self._noise_memory
-        batch = Batch(delta.clone(), predicted=predicted, memory=self._noise_memory, **known)
-        return ObservationNoise.of(self.noise.covariance(batch), like=delta), self.noise.remember(batch)
+        P_n, memory = self._assumptions.noise(self.noise, delta, predicted, known, self._noise_memory)
+        return ObservationNoise.of(P_n, like=delta), memory
 
-    def _commit(self, conditioned: Conditioned, memory: Memory) -> None:
+    def _commit(self, conditioned: Conditioned, memory: Memory, y: Tensor) -> None:
         """Store θ, P and the counters together, when nothing can fail any more."""
         moved = self._moved(conditioned.update)
         calibration = self.calibration.updated(conditioned.standardised)
+        assumptions, rescale = self._assumptions.after(y, self.steps), None
+        if assumptions.state.scale != self._assumptions.state.scale:
+            rescale = self.covariance.rescale(assumptions.scales)
         # Signals wait until both θ and P are stored.
         with HeldSignals():
             conditioned.store()
+            if rescale is not None:
+                rescale()
+            self._assumptions = assumptions
             for parameter, value in zip(self.observation.parameters.values(), moved, strict=True):
                 parameter.copy_(value)
             self.calibration, self._noise_memory = calibration, memory
@@ -268,79 +321,6 @@ class KOVA(torch.optim.Optimizer):
             innovation=delta,
         )
 
-    def predict(
-        self, inputs: Inputs, observation_noise: float | Tensor | None = None, *, calibrated: bool = False
-    ) -> Normal:
-        """Return the distribution of h(u; θ) under the posterior, N(h(u; θ̂), j P jᵀ), one Normal of shape (N,).
-
-        Args:
-            inputs: u, as for :meth:`step`.
-            observation_noise: A scalar or (N,) that is added to the variance, for the distribution of a target label.
-            calibrated: Multiply the variance by ``calibration.scale``, the factor by which labels were seen to scatter
-                more or less than the filter expected. ``BatchSize`` noise is a weight and not a noise level: with it,
-                only the calibrated variance is on the scale of the labels.
-
-        Raises:
-            TypeError: An argument is of the wrong kind.
-            ValueError: Wrong shape, dtype or device, non-finite or negative numbers.
-        """
-        return self.predictive(inputs, observation_noise, calibrated=calibrated).label
-
-    def predictive(
-        self, inputs: Inputs, observation_noise: float | Tensor | None = None, *, calibrated: bool = False
-    ) -> Predictive:
-        """Return the same as :meth:`predict` with the two parts of the variance kept apart.
-
-        Raises:
-            TypeError: An argument is of the wrong kind.
-            ValueError: Wrong shape, dtype or device, non-finite or negative numbers.
-        """
-        mean, variance = self._compute(lambda: self._moments(inputs))
-        noise = torch.zeros_like(mean)
-        if observation_noise is not None:
-            noise = noise + check_variance(observation_noise, mean)
-        scale = self.calibration.scale if calibrated else 1.0
-        return Predictive(mean, scale * variance.clamp(min=0.0), scale * noise)
-
-    def _moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of h(u; θ), a chunk of the batch at a time."""
-        size = _checks.inputs(inputs, self.observation.device)
-        means, variances = [], []
-        at_once = min(PREDICT_CHUNK, max(1, PREDICT_NUMBERS // self.covariance.dim), self._piece)
-        for start in range(0, size, at_once):
-            stop = min(start + at_once, size)
-            chunk = _checks.map_inputs(operator.itemgetter(slice(start, stop)), inputs)
-            jacobian = self.observation.linearise(chunk, stop - start, self.dtype)
-            means.append(jacobian.values.to(self.dtype))
-            variances.append(self.covariance.variance_of(jacobian))
-            if not _checks.all_finite(variances[-1]):
-                jacobian.check_finite()
-                raise NumericalError("the variance of the value is not finite")
-        return torch.cat(means), torch.cat(variances)
-
-    def sample(self, count: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Draw critics from N(θ, P).
-
-        Args:
-            count: How many.
-            generator: Source of randomness, on the covariance's device.
-
-        Returns:
-            {parameter name: (count, *shape)}, for ``torch.func.functional_call`` under ``vmap``.
-
-        Raises:
-            ValueError: ``count`` is below 1.
-            NumericalError: P has no Cholesky factor.
-        """
-        count = _checks.count("count", count)
-        draws = self._compute(lambda: self.covariance.sample(count, generator))
-        parameters = self.observation.parameters
-        parts = draws.split([parameter.numel() for parameter in parameters.values()], dim=1)
-        return {
-            name: parameter.detach() + part.reshape(count, *parameter.shape).to(parameter.dtype)
-            for (name, parameter), part in zip(parameters.items(), parts, strict=True)
-        }
-
     def state_dict(self) -> dict[str, Any]:
         """Return a snapshot from which a filter over the same critic continues bit for bit.
 
@@ -354,6 +334,7 @@ class KOVA(torch.optim.Optimizer):
             "covariance": self.covariance.state_dict(),
             "calibration": self.calibration.state_dict(),
             "noise_memory": dict(self._noise_memory),
+            **self._assumptions.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -373,6 +354,17 @@ class KOVA(torch.optim.Optimizer):
             self._compute(lambda: self.covariance.load_state_dict(snapshot.covariance))
             self.calibration, self._noise_memory = snapshot.calibration, snapshot.noise_memory
             self.steps = snapshot.steps
+            self._restore_units(snapshot)
+
+    def _restore_units(self, snapshot: checkpoint.Snapshot) -> None:
+        if snapshot.units is None:
+            if self.units.active:
+                warnings.warn("the filter was saved without units of its labels and goes on without", stacklevel=4)
+            # What was saved is P in the units it was saved in.
+            self.units = RawUnits()
+            self._assumptions = Assumptions(self.units, self.covariance.scales, self._assumptions.names)
+        else:
+            self._assumptions = replace(self._assumptions, state=snapshot.units, output=snapshot.output)
 
     def _saved_choice(self, snapshot: checkpoint.Snapshot) -> Choice | None:
         """Return the structure of a snapshot if "auto" chose another one here; it depends on N and on the version."""
@@ -403,26 +395,17 @@ class KOVA(torch.optim.Optimizer):
             f"{self.covariance.name} P over {self.covariance.dim} parameters{chosen}",
             f"evolution={self.evolution!r}",
             f"noise={self.noise!r}",
+            f"prior={self.prior!r}",
+            f"units={self.units!r}",
             f"steps={self.steps}",
         )
         return f"KOVA({', '.join(parts)})"
 
     def _alpha(self, step: int) -> float:
-        return _check_step_size(self.step_size(step) if callable(self.step_size) else self.step_size)
+        return arguments.check_step_size(self.step_size(step) if callable(self.step_size) else self.step_size)
 
     def _parameter_shapes(self) -> list[tuple[str, list[int]]]:
         return [(name, list(parameter.shape)) for name, parameter in self.observation.parameters.items()]
-
-    def _compute(self, work: Callable[[], T]) -> T:
-        """Return ``work()``, done on the module's present device and outside the caller's torch modes."""
-        device = self.observation.device
-
-        def compute() -> T:
-            if self.covariance.device != device:
-                self.covariance.to(device)
-            return work()
-
-        return without_modes(device, compute)
 
     def _moved(self, update: Tensor) -> list[Tensor]:
         """Return the parameters plus the update, checked in their own dtype."""
@@ -433,23 +416,3 @@ class KOVA(torch.optim.Optimizer):
         if any(value.dtype != self.dtype and not _checks.all_finite(value) for value in moved):
             raise NumericalError("the updated parameters are not finite; nothing was changed")
         return moved
-
-
-def _check_kinds(critic: object, observation_fn: object, evolution: object, noise: object, dtype: object) -> None:
-    if not isinstance(critic, nn.Module):
-        raise TypeError(f"critic must be a torch.nn.Module, got {type(critic).__name__}")
-    if observation_fn is not None and not callable(observation_fn):
-        raise TypeError(f"observation_fn must be a callable (module, inputs) -> (N,), got {observation_fn!r}")
-    if not isinstance(evolution, Evolution):
-        raise TypeError(f"evolution must be a kova.Evolution such as kova.FadingMemory(0.01), got {evolution!r}")
-    if not isinstance(noise, Noise):
-        raise TypeError(f"noise must be a kova.Noise such as kova.BatchSize(), got {noise!r}")
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype of the covariance must be torch.float32 or torch.float64, got {dtype}")
-
-
-def _check_step_size(value: object) -> float:
-    alpha = _checks.number("step_size", value)
-    if not 0.0 < alpha <= 1.0:
-        raise ValueError(f"step_size must be in (0, 1], got {value!r}")
-    return alpha

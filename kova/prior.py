@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kova import _checks
 from kova.covariance.layout import Layout, Slot
+from kova.suggest import suggestion
 
 
 class Prior(ABC):
@@ -95,9 +96,7 @@ class ByName(Prior):
         known = {slot.name for slot in layout.slots}
         unknown = [name for name in self.named if name not in known]
         if unknown:
-            raise ValueError(
-                f"prior names {unknown[0]!r}, which is not optimised; there are {', '.join(sorted(known))}"
-            )
+            raise ValueError(f"prior names {unknown[0]!r}, which is not optimised{suggestion(unknown[0], known)}")
         return {**self.others.variances(layout), **self.named}
 
 

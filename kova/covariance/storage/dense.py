@@ -121,7 +121,7 @@ class DensePart(Part):
 
     def rescale(self, factors: Tensor) -> Callable[[], None]:
         """Fold everything into B, and scale its rows and columns."""
-        scratch = self._matrix.scratch(self._used)
+        scratch = self._matrix.scratch(self._capacity)
 
         def store() -> None:
             self._fold(self._rows[: self._used], self._signs[: self._used], scratch)

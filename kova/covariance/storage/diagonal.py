@@ -46,10 +46,10 @@ class DiagonalPart(Part):
 
     def rescale(self, factors: Tensor) -> Callable[[], None]:
         """Scale the variances."""
-        rescaled = self.variances * factors.square()
+        squares = factors.square()
 
         def store() -> None:
-            self.variances = rescaled
+            self.variances.mul_(squares)
 
         return store
 

@@ -65,11 +65,14 @@ class LowRankPart(Part):
 
     def rescale(self, factors: Tensor) -> Callable[[], None]:
         """Scale the directions; c·I, all that is known of the others, stays the prior's and follows its units."""
-        rows = self._rows * factors
-        variances = self._shift + self._signs @ rows.square()
+        squares = self._rows.new_empty(self._rank, self.size)
+        variances = torch.empty_like(self.variances)
 
         def store() -> None:
-            self._rows, self.variances = rows, variances
+            count = len(self._rows)
+            self._rows.mul_(factors)
+            torch.mul(self._rows, self._rows, out=squares[:count])
+            self.variances = torch.mv(squares[:count].T, self._signs, out=variances).add_(self._shift)
 
         return store
 

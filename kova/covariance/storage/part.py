@@ -51,7 +51,10 @@ class Part(ABC):
 
     @abstractmethod
     def rescale(self, factors: Tensor) -> Callable[[], None]:
-        """Prepare P ← diag(factors) P diag(factors), for factors (size,) > 0, and return what stores it."""
+        """Prepare P ← diag(factors) P diag(factors), for factors (size,) > 0, and return what stores it.
+
+        It applies to P as it is then: an update may be stored in between.
+        """
 
     def outer_product(self, columns: Tensor, right: Tensor) -> Tensor:
         """Return columns columnsᵀ, cut to this part's shape, times right (size, N)."""

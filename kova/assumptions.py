@@ -1,0 +1,80 @@
+"""What the filter assumes before it sees a label, in the units of the labels: the prior and the noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from kova.covariance.scales import Scales
+from kova.linearisation.output_layer import OutputLayer
+from kova.noise import Batch, Memory, Noise
+from kova.units import Units, UnitState
+
+
+@dataclass(frozen=True, eq=False)
+class Assumptions:
+    """Prior and noise in the units of the labels; immutable, so that a step exchanges them as a whole.
+
+    Attributes:
+        units: How the units are learned.
+        prior_scales: Of the prior, for labels of unit deviation.
+        names: Of the parameters, in order.
+        state: The units now.
+        output: The output layer, once labels have been seen.
+    """
+
+    units: Units
+    prior_scales: Scales
+    names: tuple[str, ...]
+    state: UnitState = field(default_factory=UnitState)
+    output: OutputLayer | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the first batch is still to set the units."""
+        return self.units.active and not self.state.known
+
+    @property
+    def scales(self) -> Scales:
+        """The prior's scales in the units of the labels: those of the output layer times s."""
+        own = () if self.output is None else self.output.names
+        return self.prior_scales.times([self.state.scale if name in own else 1.0 for name in self.names])
+
+    def begun(self, output: OutputLayer, labels: Tensor) -> Assumptions:
+        """Return the assumptions in the units of the first batch."""
+        return replace(self, output=output)._after(labels)
+
+    def after(self, labels: Tensor, steps: int) -> Assumptions:
+        """Return the assumptions once a batch has been conditioned on; the first one has set them already."""
+        return self._after(labels) if self.units.active and steps else self
+
+    def _after(self, labels: Tensor) -> Assumptions:
+        centred = self.output is not None and self.output.bias is not None
+        return replace(self, state=self.units.updated(self.state, labels, centred=centred))
+
+    def start(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Set the output layer to s·w and μ + s·b."""
+        assert self.output is not None
+        for name in self.output.names:
+            parameters[name].mul_(self.state.scale).add_(self.state.mean if name == self.output.bias else 0.0)
+
+    def noise(
+        self, model: Noise, delta: Tensor, predicted: Tensor | None, known: dict[str, Tensor], memory: Memory
+    ) -> tuple[Tensor | float, Memory]:
+        """Return P_n and what the model will remember; it sees labels of unit deviation, and speaks of them."""
+        square = self.state.scale**2
+        if "next_variance" in known:
+            known = {**known, "next_variance": known["next_variance"] / square}
+        seen = None if predicted is None else predicted / square
+        batch = Batch(delta / self.state.scale, predicted=seen, memory=memory, **known)
+        P_n = model.covariance(batch)
+        return (P_n if square == 1.0 else P_n * square), model.remember(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a snapshot; without units there is nothing to keep."""
+        if not self.units.active:
+            return {}
+        layer = None if self.output is None else [self.output.weight, self.output.bias]
+        return {"units": self.state.state_dict(), "output_layer": layer}
