@@ -29,9 +29,12 @@ def _models() -> dict[str, Callable[..., Any]]:
     return {
         name: model
         for name, model in exported.items()
-        if isinstance(model, type) and issubclass(model, kova.Evolution | kova.Noise) and not inspect.isabstract(model)
+        if isinstance(model, type) and issubclass(model, MODELS) and not inspect.isabstract(model)
     }
 
+
+#: What a filter is composed of.
+MODELS = (kova.Evolution, kova.Noise, kova.Prior, kova.Units)
 
 #: What may be called.
 CALLS: Mapping[str, Callable[..., Any]] = {**_models(), "linear": linear}

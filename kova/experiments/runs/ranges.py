@@ -12,6 +12,8 @@ from torch import nn
 from kova.evolution import Evolution
 from kova.experiments.runs.expressions import NAMES, resolve
 from kova.noise import Noise
+from kova.prior import Prior
+from kova.units import Units
 
 
 class Check(NamedTuple):
@@ -122,7 +124,9 @@ CHECKS: Mapping[str, Check] = {
     "critic.noise": Check(
         "a model of P_n, as in BatchSize(), MaxRatio() or ConstantNoise(1.0)", lambda value: isinstance(value, Noise)
     ),
+    "critic.prior": Check("a prior, as in FanIn() or Isotropic(1.0)", lambda value: isinstance(value, Prior)),
     "critic.step_size": STEP,
+    "critic.units": Check("units of the labels, LabelUnits() or RawUnits()", lambda value: isinstance(value, Units)),
     "policy.activation_fn": Check(
         f"one of {', '.join(name for name, value in NAMES.items() if isinstance(value, type))}",
         lambda value: isinstance(value, type) and issubclass(value, nn.Module),
