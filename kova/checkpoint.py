@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from kova.calibration import Calibration
 from kova.linearisation.output_layer import OutputLayer
 from kova.noise import Memory
@@ -24,6 +26,7 @@ class Snapshot:
         covariance: State of P, which the structure itself checks.
         calibration: Scale of the uncertainty.
         noise_memory: What the noise model remembers.
+        widened: Whether P went on in float64 because float32 did not resolve it.
         units: Of the labels; none where the filter was saved without.
         output: The output layer, once labels have been seen.
     """
@@ -32,6 +35,7 @@ class Snapshot:
     covariance: dict[str, Any]
     calibration: Calibration
     noise_memory: Memory
+    widened: bool
     units: UnitState | None
     output: OutputLayer | None
 
@@ -59,6 +63,7 @@ def checked(state_dict: object, parameters: list[tuple[str, list[int]]]) -> Snap
         state_dict["covariance"],
         Calibration.from_state_dict(state_dict.get("calibration", Calibration().state_dict())),
         _noise_memory(state_dict.get("noise_memory", {})),
+        state_dict.get("widened") is True,
         UnitState.from_state_dict(state_dict["units"]) if "units" in state_dict else None,
         _output_layer(state_dict.get("output_layer"), [name for name, _ in parameters]),
     )
@@ -70,6 +75,17 @@ def _output_layer(names: object, known: list[str]) -> OutputLayer | None:
     if isinstance(names, list) and len(names) == 2 and names[0] in known and names[1] in (None, *known):
         return OutputLayer(names[0], names[1])
     raise ValueError(f"state_dict has output_layer = {names!r}, expected the names of a weight and a bias")
+
+
+def widened(value: Any) -> Any:
+    """Return a covariance's state with every number in float64."""
+    if isinstance(value, Mapping):
+        return {key: widened(item) for key, item in value.items()} | (
+            {"dtype": str(torch.float64)} if "dtype" in value else {}
+        )
+    if isinstance(value, list):
+        return [widened(item) for item in value]
+    return value.double() if isinstance(value, torch.Tensor) else value
 
 
 def structure(state: object) -> str | None:

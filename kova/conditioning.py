@@ -36,7 +36,9 @@ class Conditioned:
     inflation: float
 
 
-def condition(P: Prediction, gram: Tensor, delta: Tensor, P_n: ObservationNoise, alpha: float) -> Conditioned:
+def condition(
+    P: Prediction, gram: Tensor, delta: Tensor, P_n: ObservationNoise, alpha: float, may_widen: bool = False
+) -> Conditioned:
     """Return θ's update and P_{t|t} for the innovation δ.
 
     Args:
@@ -45,11 +47,13 @@ def condition(P: Prediction, gram: Tensor, delta: Tensor, P_n: ObservationNoise,
         delta: δ, (N,).
         P_n: The observation noise.
         alpha: The step size.
+        may_widen: Whether the caller can go on in float64.
 
     Raises:
+        TooNarrow: P's precision does not do, and the caller can go on in float64.
         NumericalError: S cannot be factorised, or the result is not finite.
     """
-    P, gram, L, inflation = factorise_innovation(P, gram, P_n)
+    P, gram, L, inflation = factorise_innovation(P, gram, P_n, may_widen)
     # Where S needed float64, S⁻¹δ does too: large terms cancel in the gain.
     standardised = torch.linalg.solve_triangular(L, delta.to(L.dtype)[:, None], upper=False)
     weights = torch.linalg.solve_triangular(L.mT, standardised, upper=True).squeeze(1)
@@ -66,6 +70,7 @@ def condition_in_pieces(
     pieces: Sequence[slice],
     delta: Tensor,
     P_n: ObservationNoise,
+    may_widen: bool = False,
 ) -> Conditioned:
     """Condition on one piece of the batch after the other, all linearised at the same θ.
 
@@ -74,13 +79,14 @@ def condition_in_pieces(
     batch needs N² and N³. Sparser structures drop the covariances that they do not keep after every piece, so their
     result differs a little from that of the whole batch.
 
-    P is stored piece by piece: the caller restores it if one of them fails.
+    P is stored piece by piece: the caller passes predictions of a draft.
 
     Args:
         predictions: P and J of each piece, made when its turn comes.
         pieces: Which samples.
         delta: δ of the whole batch, (N,).
         P_n: The observation noise of the whole batch, not a matrix.
+        may_widen: Whether the caller can go on in float64.
 
     Raises:
         NumericalError: A piece failed.
@@ -94,7 +100,7 @@ def condition_in_pieces(
         innovation = delta[piece]
         if update is not None:
             innovation = innovation - jacobian.product(update)
-        found = condition(P, P.gram(delta.dtype), innovation, P_n.part(piece), alpha=1.0)
+        found = condition(P, P.gram(delta.dtype), innovation, P_n.part(piece), 1.0, may_widen)
         found.store()
         update = found.update if update is None else update + found.update
         innovations.append(found.standardised.to(delta.dtype))

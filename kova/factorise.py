@@ -13,10 +13,13 @@ from kova.prediction import Prediction
 
 #: Variances below this many rounding errors of P's largest number cannot be told from rounding.
 RESOLUTION = 16.0
+#: How negative rounding errors may make J P Jᵀ, as a share of the noise that is added for them.
+ROUNDING = 0.2
 #: No pivot of S = J P Jᵀ + P_n is below P_n's unless P is indefinite; a shortfall of this share is rounding in S.
 PIVOT_TOLERANCE = 0.01
-#: How many inflations are tried: the resolution times 1, 4, 16, …, up to about the size of P.
-TRIES = 10
+#: Inflations that are tried: the resolution times powers of 4, far beyond P itself. A P that was saved when it was
+#: indefinite has to be brought back too.
+TRIES = 40
 
 
 class InnovationFactor(NamedTuple):
@@ -35,25 +38,35 @@ class InnovationFactor(NamedTuple):
     inflation: float
 
 
-def factorise_innovation(P: Prediction, gram: Tensor, P_n: ObservationNoise) -> InnovationFactor:
-    """Factorise S, after inflating P by the least amount that keeps rounding errors from deciding the step.
+class TooNarrow(Exception):
+    """P's precision does not resolve what the batch makes of it, and the caller can go on in a wider one."""
+
+
+def factorise_innovation(
+    P: Prediction, gram: Tensor, P_n: ObservationNoise, may_widen: bool = False
+) -> InnovationFactor:
+    """Factorise S, and keep rounding errors from deciding the step.
 
     P has rounding errors of about eps times its largest number. A batch with large derivatives and little noise, such
     as one with inputs in the thousands, would make P smaller than these errors along some directions. P then has
-    negative eigenvalues, steps along them go the wrong way, and in the end S cannot be factorised. Such a batch is
-    therefore taken with P + ε·I in place of P, ε = 16 eps |P|, and with ε tr(J Jᵀ) more noise. P then stays at about ε
-    or above, after this step and any number of later ones. Where the noise is that large already, nothing changes.
+    negative eigenvalues, steps along them go the wrong way, and in the end S cannot be factorised. Such a batch wants
+    a wider precision. Where there is none, it is taken with P + ε·I in place of P, ε = 16 eps |P|, and with ε tr(J Jᵀ)
+    more noise: P then stays at about ε or above. Where the noise is that large already, nothing changes.
 
     Args:
         P: P_{t|t-1}.
         gram: J P Jᵀ in P's precision.
         P_n: The observation noise.
+        may_widen: Whether the caller can go on in float64.
 
     Raises:
-        NumericalError: S is not finite, or no inflation was enough.
+        TooNarrow: The caller can, and should.
+        NumericalError: S is not finite.
     """
     pivots = P_n.pivots()
-    resolution = RESOLUTION * torch.finfo(gram.dtype).eps * P.magnitude()
+    # S is factorised in float64: there errors of a narrower P are its own, those of a float64 P grow with N besides.
+    errors = RESOLUTION * (len(gram) if gram.dtype == torch.float64 else 1)
+    resolution = errors * torch.finfo(gram.dtype).eps * P.magnitude()
     excitation = float(P.squared_norms().sum())
     if resolution * excitation <= float(torch.as_tensor(pivots).min()):
         L = _sound_factor(P_n.added_to(gram), pivots)
@@ -61,14 +74,19 @@ def factorise_innovation(P: Prediction, gram: Tensor, P_n: ObservationNoise) -> 
             return InnovationFactor(P, gram, L, 0.0)
     if not bool(torch.isfinite(gram).all()):
         raise NumericalError("S = J P Jᵀ + P_n is not finite; nothing was changed")
+    if may_widen:
+        raise TooNarrow
     for power in range(TRIES):
         inflation = resolution * 4.0**power
         inflated = P.shifted(inflation)
         wide = inflated.gram(torch.float64)
+        # The noise that is added covers rounding errors of J P Jᵀ; more than that is an indefinite P.
+        if float(torch.linalg.eigvalsh(wide)[0]) < -ROUNDING * inflation * excitation:
+            continue
         S = P_n.added_to(wide)
         S.diagonal().add_(inflation * excitation)
-        L = _sound_factor(S, pivots)
-        if L is not None:
+        L, status = torch.linalg.cholesky_ex(S)
+        if int(status) == 0:
             return InnovationFactor(inflated, wide, L, inflation)
     raise NumericalError("S = J P Jᵀ + P_n cannot be factorised, however P is inflated; nothing was changed")
 

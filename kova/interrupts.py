@@ -44,8 +44,17 @@ class HeldSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._restore()
-        for handler, number, frame in self._arrived:
-            handler(number, frame)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Run the handlers of what arrived, all of them even if one raises."""
+        try:
+            while self._arrived:
+                handler, number, frame = self._arrived.pop(0)
+                handler(number, frame)
+        finally:
+            if self._arrived:
+                self._hand_on()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._arrived.append((self._handlers[number], number, frame))

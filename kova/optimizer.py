@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,11 +19,12 @@ from kova.beliefs import PREDICT_CHUNK, Beliefs
 from kova.calibration import Calibration
 from kova.conditioning import Conditioned, condition, condition_in_pieces
 from kova.covariance.base import Covariance
-from kova.covariance.choice import Choice, Settings, choose
+from kova.covariance.choice import STRUCTURES, Choice, Settings, choose
 from kova.covariance.layout import Layout
 from kova.covariance.scales import Scales
-from kova.errors import NumericalError
+from kova.errors import CovarianceTooLarge, NumericalError
 from kova.evolution import Evolution, FadingMemory
+from kova.factorise import TooNarrow
 from kova.interrupts import HeldSignals
 from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import Observation, ObservationFn
@@ -50,7 +52,8 @@ class KOVA(Beliefs, torch.optim.Optimizer):
         evolution: P_v, how the parameters may move between batches.
         noise: P_n, how the target labels scatter around the value.
         step_size: α in (0, 1], or a callable of the step number t = 1, 2, …
-        dtype: Of the covariance.
+        dtype: Of the covariance. A float32 P goes on in float64 from the first batch that it could not resolve: large
+            derivatives and little noise, as with raw observations in the thousands.
         prior: P_{0|0}; by default ``Isotropic(1.0)``, the paper's.
         units: Of the labels. ``kova.LabelUnits()`` takes noise and prior to be those of labels with mean 0 and
             deviation 1, whatever the labels are; the output layer starts at their mean and deviation with the first
@@ -121,6 +124,7 @@ class KOVA(Beliefs, torch.optim.Optimizer):
         self.steps = 0
         self.calibration = Calibration()
         self._noise_memory: Memory = {}
+        self._no_room = False
         super().__init__(list(choice.parameters.values()), {})
 
     def _take(self, choice: Choice, settings: Settings) -> None:
@@ -224,66 +228,102 @@ class KOVA(Beliefs, torch.optim.Optimizer):
             # Usually a derivative is not finite, and an error that says so is clearer.
             jacobian.check_finite()
             raise
+        except TooNarrow:
+            # Once more, in float64 or, where that does not fit in memory, with an inflated P.
+            wide = self._widened()
+        jacobian = self.observation.linearise(inputs, size, self.dtype if wide is None else wide.dtype)
+        return self._step_at_once(jacobian, y, known, noise, alpha, wide)
 
     def _step_at_once(
-        self, jacobian: Jacobian, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None, alpha: float
+        self,
+        jacobian: Jacobian,
+        y: Tensor,
+        known: dict[str, Tensor],
+        noise: float | Tensor | None,
+        alpha: float,
+        draft: Covariance | None = None,
     ) -> StepReport:
         """Predict P, weigh the innovation, and update θ and P (lines 2 and 6 to 9 of Algorithm 1)."""
+        covariance = self.covariance if draft is None else draft
         # Subtracted in the wider of the two types: in float32 a small difference of large values would be lost.
-        delta = (y - jacobian.values).to(self.dtype)
-        P = self.evolution.predict(self.covariance.seen_by(jacobian))
-        gram = P.gram(self.dtype)
+        delta = (y - jacobian.values).to(covariance.dtype)
+        P = self.evolution.predict(covariance.seen_by(jacobian))
+        gram = P.gram(covariance.dtype)
         P_n, memory = self._weigh(delta, gram.diagonal(), known, noise)
-        conditioned = condition(P, gram, delta, P_n, alpha)
-        self._commit(conditioned, memory, y)
+        conditioned = condition(P, gram, delta, P_n, alpha, may_widen=draft is None and self._may_widen)
+        self._commit(conditioned, memory, y, draft)
         return self._report(conditioned, delta)
 
     def _step_in_pieces(
-        self, inputs: Inputs, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None
+        self,
+        inputs: Inputs,
+        y: Tensor,
+        known: dict[str, Tensor],
+        noise: float | Tensor | None,
+        wide: Covariance | None = None,
     ) -> StepReport | None:
-        """Take a large batch one piece after the other; return ``None`` if it must be taken as a whole."""
+        """Take a large batch one piece after the other; return ``None`` if it must be taken as a whole.
+
+        The pieces work on a draft of P, which takes its place when all are done.
+        """
+        draft, may_widen = copy.deepcopy(self.covariance) if wide is None else wide, self._may_widen and wide is None
         size = len(y)
         pieces = [slice(start, min(start + self._piece, size)) for start in range(0, size, self._piece)]
 
         def linearise(piece: slice) -> Jacobian:
             part = _checks.map_inputs(operator.itemgetter(piece), inputs)
-            return self.observation.linearise(part, piece.stop - piece.start, self.dtype)
+            return self.observation.linearise(part, piece.stop - piece.start, draft.dtype)
 
         first = linearise(pieces[0])
-        evolved = self.evolution.predict(self.covariance.seen_by(first))
+        evolved = self.evolution.predict(draft.seen_by(first))
         if evolved.depends_on_batch:
             return None
-        delta = (y - self.observation.values(inputs, size)).to(self.dtype)
+        delta = (y - self.observation.values(inputs, size)).to(draft.dtype)
         # What a model of the user's own looks at is not known, so it is computed unless the model is known not to look.
         blind = noise is not None or isinstance(self.noise, BatchSize | MaxRatio | ConstantNoise)
-        predicted = None if blind else torch.cat([self._predicted(linearise(piece)) for piece in pieces])
+        predicted = None if blind else torch.cat([self._predicted(draft, linearise(piece)) for piece in pieces])
         P_n, memory = self._weigh(delta, predicted, known, noise)
         if P_n.correlated:
             return None
 
         def predictions() -> Iterator[tuple[Prediction, Jacobian]]:
             # Made again: linearising the other pieces for ``predicted`` has overwritten the workspace.
-            yield self.evolution.predict(self.covariance.seen_by(first)), first
+            yield self.evolution.predict(draft.seen_by(first)), first
             for piece in pieces[1:]:
                 jacobian = linearise(piece)
-                yield self.covariance.seen_by(jacobian), jacobian
+                yield draft.seen_by(jacobian), jacobian
 
-        before = self.covariance.state_dict()
-        steps = self.steps
         try:
-            conditioned = condition_in_pieces(predictions(), pieces, delta, P_n)
-            self._commit(conditioned, memory, y)
-        except BaseException:
-            # A signal that was held during the commit arrives after it: then the step has happened.
-            if self.steps == steps:
-                with HeldSignals():
-                    self.covariance.load_state_dict(before)
-            raise
+            conditioned = condition_in_pieces(predictions(), pieces, delta, P_n, may_widen)
+        except TooNarrow:
+            conditioned = None
+        if conditioned is None:
+            return self._step_in_pieces(inputs, y, known, noise, self._widened())
+        self._commit(conditioned, memory, y, draft)
         return self._report(conditioned, delta)
 
-    def _predicted(self, jacobian: Jacobian) -> Tensor:
+    @property
+    def _may_widen(self) -> bool:
+        """Whether P can go on in float64: a structure of ours, in float32, with room for it."""
+        return self.dtype == torch.float32 and self.covariance.name in STRUCTURES and not self._no_room
+
+    def _widened(self) -> Covariance | None:
+        """Return a copy of P in float64, or ``None`` if it does not fit in memory, which then is not tried again."""
+        state = self.covariance.state_dict()
+        name = checkpoint.structure(state)
+        assert name is not None
+        try:
+            settings = replace(self._settings, dtype=torch.float64)
+            wide = choose(self.observation.module, name, self.evolution, settings).covariance
+        except CovarianceTooLarge:
+            self._no_room = True
+            return None
+        wide.load_state_dict(checkpoint.widened(state))
+        return wide
+
+    def _predicted(self, covariance: Covariance, jacobian: Jacobian) -> Tensor:
         """Return diag(J P_{t|t-1} Jᵀ), (N,)."""
-        return self.evolution.predict(self.covariance.seen_by(jacobian)).gram(self.dtype).diagonal()
+        return self.evolution.predict(covariance.seen_by(jacobian)).gram(covariance.dtype).diagonal()
 
     def _weigh(
         self, delta: Tensor, predicted: Tensor | None, known: dict[str, Tensor], noise: float | Tensor | None
@@ -294,18 +334,20 @@ class KOVA(Beliefs, torch.optim.Optimizer):
         P_n, memory = self._assumptions.noise(self.noise, delta, predicted, known, self._noise_memory)
         return ObservationNoise.of(P_n, like=delta), memory
 
-    def _commit(self, conditioned: Conditioned, memory: Memory, y: Tensor) -> None:
-        """Store θ, P and the counters together, when nothing can fail any more."""
+    def _commit(self, conditioned: Conditioned, memory: Memory, y: Tensor, draft: Covariance | None) -> None:
+        """Store θ, P and the counters together, when nothing can fail any more; a draft takes the place of P."""
         moved = self._moved(conditioned.update)
         calibration = self.calibration.updated(conditioned.standardised)
         assumptions, rescale = self._assumptions.after(y, self.steps), None
         if assumptions.state.scale != self._assumptions.state.scale:
-            rescale = self.covariance.rescale(assumptions.scales)
+            rescale = (self.covariance if draft is None else draft).rescale(assumptions.scales)
         # Signals wait until both θ and P are stored.
         with HeldSignals():
             conditioned.store()
             if rescale is not None:
                 rescale()
+            if draft is not None:
+                self.covariance.become(draft)
             self._assumptions = assumptions
             for parameter, value in zip(self.observation.parameters.values(), moved, strict=True):
                 parameter.copy_(value)
@@ -334,6 +376,7 @@ class KOVA(Beliefs, torch.optim.Optimizer):
             "covariance": self.covariance.state_dict(),
             "calibration": self.calibration.state_dict(),
             "noise_memory": dict(self._noise_memory),
+            **({"widened": True} if self.dtype != self._settings.dtype else {}),
             **self._assumptions.state_dict(),
         }
 
@@ -368,11 +411,14 @@ class KOVA(Beliefs, torch.optim.Optimizer):
 
     def _saved_choice(self, snapshot: checkpoint.Snapshot) -> Choice | None:
         """Return the structure of a snapshot if "auto" chose another one here; it depends on N and on the version."""
-        saved = checkpoint.structure(snapshot.covariance)
-        if not self._reason or saved in (None, self.covariance.name):
+        saved, settings = checkpoint.structure(snapshot.covariance), self._settings
+        if saved is not None and snapshot.widened and self._may_widen:
+            settings = replace(settings, dtype=torch.float64)
+        other = saved != self.covariance.name if self._reason else False
+        if saved is None or (not other and settings is self._settings):
             return None
-        choice = choose(self.observation.module, saved, self.evolution, self._settings)
-        return replace(choice, reason=f"{saved} was chosen when it was saved")
+        choice = choose(self.observation.module, saved, self.evolution, settings)
+        return replace(choice, reason=f"{saved} was chosen when it was saved" if self._reason else "")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take the critic's parameters, once.
@@ -392,7 +438,7 @@ class KOVA(Beliefs, torch.optim.Optimizer):
         """Say what the filter is made of."""
         chosen = f" (auto: {self._reason})" if self._reason else ""
         parts = (
-            f"{self.covariance.name} P over {self.covariance.dim} parameters{chosen}",
+            f"{self.covariance.name} P over {self.covariance.dim} parameters in {self.dtype}{chosen}",
             f"evolution={self.evolution!r}",
             f"noise={self.noise!r}",
             f"prior={self.prior!r}",

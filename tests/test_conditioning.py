@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import pytest
 import torch
+from cases import same_bits, snapshot
 from torch import nn
 
 import kova
@@ -63,12 +65,77 @@ def test_raw_observations_simply_work(critic, scale, noise, steps, wanted, struc
     assert optimizer.steps == steps
 
 
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("evolution", EVOLUTIONS, ids=repr)
+def test_one_large_row_or_column_silences_nothing_else(evolution, structure):
+    torch.manual_seed(0)
+    weights, critics = torch.randn(8), [nn.Linear(8, 1) for _ in range(2)]
+    rows = kova.KOVA(critics[0], covariance=structure, evolution=evolution, noise=kova.ConstantNoise(1e-4))
+    columns = kova.KOVA(critics[1], covariance=structure, evolution=evolution)
+    for _ in range(60):
+        x = torch.randn(64, 8)
+        large = x.clone()
+        large[0] *= 100.0
+        rows.step(large, large @ weights + 0.1 * torch.randn(64))
+        wide = x.clone()
+        wide[:, 3] *= 1e6
+        columns.step(wide, x @ weights)
+    with torch.no_grad():
+        for critic, inputs in zip(critics, (x, wide), strict=True):
+            error = x @ weights - critic(inputs).squeeze(1)
+            assert float(error.var() / (x @ weights).var()) < 0.01
+    assert rows.dtype == columns.dtype == torch.float64
+    assert "in torch.float64" in repr(rows)
+
+
+def test_a_filter_that_went_on_in_float64_is_saved_and_restored():
+    torch.manual_seed(0)
+    critic = nn.Linear(8, 1)
+    optimizer = kova.KOVA(critic, covariance="full")
+    covariance, x = optimizer.covariance, torch.randn(64, 8)
+    optimizer.step(1e5 * x, x[:, 0])
+    assert optimizer.covariance is covariance
+    assert optimizer.dtype == torch.float64
+    other = kova.KOVA(copy.deepcopy(critic), covariance="full")
+    other.load_state_dict(optimizer.state_dict())
+    assert other.dtype == torch.float64
+    for one in (optimizer, other):
+        one.step(1e5 * x, x[:, 0])
+    assert same_bits(snapshot(optimizer), snapshot(other))
+
+
+def test_where_float64_does_not_fit_the_covariance_is_inflated():
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Linear(8, 60), nn.ReLU(), nn.Linear(60, 1))
+    narrow = kova.KOVA(critic, covariance="full", memory_budget=2_000_000)
+    x = torch.randn(64, 8)
+    inflations = [float(narrow.step(1e4 * x, x[:, 0]).inflation) for _ in range(20)]
+    assert narrow.dtype == torch.float32
+    assert max(inflations) > 0.0
+
+
+def test_an_indefinite_covariance_is_brought_back():
+    optimizer = kova.KOVA(nn.Linear(8, 1), covariance="neuron", dtype=torch.float64)
+    state = optimizer.state_dict()
+    blocks = state["covariance"]["parts"][0]["blocks"]
+    blocks[:] = torch.diag(torch.full((9,), 1e-7, dtype=torch.float64))
+    blocks[0, 0, 0] = -1e-3
+    optimizer.load_state_dict(state)
+    x = torch.randn(64, 8)
+    reports = [optimizer.step(100.0 * x, x[:, 0], noise=1e-4) for _ in range(20)]
+    assert float(reports[0].inflation) > 0.0
+    assert float(torch.linalg.eigvalsh(optimizer.covariance.dense())[0]) > -1e-9
+    assert float(reports[-1].loss) < 0.01 * float(reports[0].loss)
+
+
 def test_an_ordinary_filter_is_never_inflated():
     torch.manual_seed(0)
     critic = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
-    explained, inflation = fitted(critic, kova.KOVA(critic), 1.0, 100)
+    optimizer = kova.KOVA(critic)
+    explained, inflation = fitted(critic, optimizer, 1.0, 100)
     assert explained > 0.97
     assert inflation == 0.0
+    assert optimizer.dtype == torch.float32
 
 
 @pytest.mark.slow

@@ -22,10 +22,19 @@ from kova.interrupts import HeldSignals
 STRUCTURES = ["full", "layer", "neuron", "block:20", "diagonal", "last_layer", "low_rank:16", "memoryless"]
 
 
-def interrupted_steps(structure: str, tries: int) -> tuple[int, int]:
-    """Interrupt steps at random moments; return how many did not happen and how many did."""
+def interrupted_steps(structure: str, tries: int, piece: int | None = None, again: float = 0.0) -> tuple[int, int]:
+    """Interrupt steps at random moments; return how many did not happen and how many did.
+
+    Args:
+        structure: Of P.
+        tries: Interrupts.
+        piece: Samples of a piece, to take a batch in several.
+        again: A second signal follows after so many seconds.
+    """
     evolution = kova.Memoryless(0.1) if structure == "memoryless" else kova.DirectionalForgetting(0.05)
     optimizer = kova.KOVA(mlp(hidden=12), covariance=structure, evolution=evolution, noise=kova.InnovationNoise())
+    if piece is not None:
+        optimizer._piece = piece
     twin, generator = copy.deepcopy(optimizer), random.Random(0)
     start = time.perf_counter()
     for seed in range(20):
@@ -42,12 +51,12 @@ def interrupted_steps(structure: str, tries: int) -> tuple[int, int]:
             twin.step(u, y)
             after = snapshot(twin)
             try:
-                signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-6, 1.3 * duration))
+                signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-6, 1.3 * duration), again)
                 optimizer.step(u, y)
                 # The step was faster: let the signal arrive here, where nothing is going on.
                 time.sleep(10)
             except KeyboardInterrupt:
-                pass
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
             found = snapshot(optimizer)
             if same_bits(found, before):
                 undone += 1
@@ -72,12 +81,24 @@ def test_a_signal_at_any_moment_tears_nothing(structure):
     assert done > 5
 
 
+@pytest.mark.parametrize("structure", ["full", "neuron", "low_rank:16"])
+def test_a_signal_tears_no_piece_of_a_large_batch(structure):
+    undone, _ = interrupted_steps(structure, 40, piece=8)
+    assert undone > 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_a_thousand_signals_tear_nothing(structure):
     undone, done = interrupted_steps(structure, 1000)
     assert undone > 100
     assert done > 100
+
+
+def send(*signals: signal.Signals) -> None:
+    for one in signals:
+        os.kill(os.getpid(), one)
+        time.sleep(0.01)
 
 
 def test_a_held_signal_arrives_when_the_block_is_left():
@@ -92,6 +113,17 @@ def test_a_held_signal_arrives_when_the_block_is_left():
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(0.01)
         assert order == ["inside", "handled", "handled"]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_every_held_signal_arrives_even_if_the_first_one_raises():
+    seen = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.append("second"))
+    try:
+        with pytest.raises(KeyboardInterrupt), HeldSignals():
+            send(signal.SIGINT, signal.SIGUSR1)
+        assert seen == ["second"]
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -100,6 +100,6 @@ def test_where_every_direction_is_excited_asymmetry_cannot_grow():
 
 
 def test_the_paper_as_printed_does_not_survive():
-    # Why the guard exists: without it the variance of the dead inputs overflows float32 after 842 steps.
-    with pytest.raises(kova.NumericalError):
-        run(kova.FadingMemory(0.1, max_variance=math.inf), 1_000)
+    # Why the guard exists: without it the variance of the dead inputs passes what float32 can hold after 842 steps.
+    optimizer, _ = run(kova.FadingMemory(0.1, max_variance=math.inf), 1_000)
+    assert float(optimizer.covariance.diagonal().max()) > torch.finfo(torch.float32).max

@@ -78,6 +78,10 @@ class Covariance(ABC):
     def to(self, device: torch.device) -> None:
         """Move the stored numbers."""
 
+    def become(self, other: Covariance) -> None:
+        """Take the place of a copy that was worked on; one assignment, so that nothing can come in between."""
+        self.__dict__ = other.__dict__
+
     def trace(self) -> Tensor:
         """Return tr(P) as a 0-dim tensor."""
         return self.mean_variance() * self.dim

@@ -274,14 +274,14 @@ class BlockwisePrediction(Prediction):
         if self.span is not None:
             raise RuntimeError("a prediction can be inflated along its batch once")
         # Equal samples make J A singular, and smooth critics nearly so. Directions below the jitter are not inflated in
-        # full; it can be small because the sum is in float64, where only the rounding of A is left. Sixteen tries reach
+        # full; it can be small because the sum is in float64, where only the rounding of A is left. The last tries are
         # far above the matrix itself: where P is indefinite, next to nothing is inflated, and the step repairs P.
         gram = self.gram(torch.float64)
         mean = float(gram.diagonal().mean())
         if not mean > 0.0:
             return self
         jitter = 0.01 * torch.finfo(self.covariance.dtype).eps * mean
-        directions = self._whiten(cholesky_with_jitter("J P Jᵀ", gram, jitter, tries=16)).clone()
+        directions = self._whiten(cholesky_with_jitter("J P Jᵀ", gram, jitter, tries=24)).clone()
         grown = self.covariance.outer_product(directions, self.right)
         return replace(self, span=_Span(self._cross, directions, grown, weight))
 

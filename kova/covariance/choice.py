@@ -13,7 +13,7 @@ from torch import nn
 from kova import memory
 from kova.covariance.base import Covariance
 from kova.covariance.block import Block
-from kova.covariance.cost import Cost, adam_milliseconds, piece_size, workspace_bytes
+from kova.covariance.cost import Cost, adam_milliseconds
 from kova.covariance.diagonal import Diagonal
 from kova.covariance.full import Full
 from kova.covariance.last_layer import LastLayer
@@ -91,6 +91,9 @@ _PLAIN: Mapping[str, _Structure] = {
 }
 _SIZED: Mapping[str, type[Block | LowRank]] = {kind.name: kind for kind in (Block, LowRank)}
 
+#: The names of all structures; those with a size without it.
+STRUCTURES = frozenset({*_PLAIN, *_SIZED})
+
 #: What "auto" tries and an error suggests, the most faithful first.
 _MOST_FAITHFUL_FIRST = tuple(_PLAIN[name] for name in ("full", "layer", "neuron", "diagonal"))
 
@@ -111,8 +114,7 @@ def choose(critic: nn.Module, covariance: str | Covariance, evolution: Evolution
     """
     if isinstance(covariance, Covariance):
         parameters = _fitting_parameters(critic, covariance, evolution)
-        whole = isinstance(covariance, Spherical)
-        piece = sys.maxsize if whole else _piece(covariance.dim, covariance.nbytes, settings)
+        piece = sys.maxsize if isinstance(covariance, Spherical) else _of_instance(covariance).piece(covariance.dim)
         return Choice(parameters, covariance, "", piece)
     if not isinstance(covariance, str):
         raise TypeError(f"covariance must be a name or a kova.covariance.Covariance, got {covariance!r}")
@@ -133,7 +135,8 @@ def choose(critic: nn.Module, covariance: str | Covariance, evolution: Evolution
     if needed > available:
         _refuse(structure, layout, settings.dtype, available)
     built = structure.build(layout, settings.prior_variance, settings.dtype, device)
-    return Choice(parameters, built, reason, _piece(layout.dim, needed, settings))
+    piece = structure.cost(layout).piece(layout.dim, settings.dtype.itemsize, settings.memory_budget)
+    return Choice(parameters, built, reason, piece)
 
 
 def _affordable(layout: Layout, available: int, settings: Settings) -> tuple[_Structure, str]:
@@ -158,14 +161,8 @@ def _affordable(layout: Layout, available: int, settings: Settings) -> tuple[_St
     return chosen, f"Adam steps that a step is worth at N = {size}: {costs}"
 
 
-def _piece(dim: int, taken: int, settings: Settings) -> int:
-    """Return how many samples to take at a time, so that a step stays within what P leaves of the memory budget."""
-    piece = piece_size(dim)
-    if settings.memory_budget is not None:
-        left = settings.memory_budget - taken
-        while piece > 1 and workspace_bytes(dim, piece, settings.dtype.itemsize) > left:
-            piece //= 2
-    return piece
+def _of_instance(covariance: Covariance) -> Cost:
+    return Cost(covariance.nbytes // covariance.dtype.itemsize, 0, exact=isinstance(covariance, Full))
 
 
 def _parse(name: str) -> _Structure | None:

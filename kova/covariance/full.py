@@ -19,7 +19,7 @@ class Full(Blockwise):
     @classmethod
     def cost(cls, layout: Layout) -> Cost:
         """Return how many numbers and operations it takes."""
-        return Cost(DensePart.bytes_needed(layout.dim, 1), 3 * layout.dim**2)
+        return Cost(DensePart.bytes_needed(layout.dim, 1), 3 * layout.dim**2, exact=True)
 
     def _cut(self) -> list[Part]:
         return [DensePart(self.dim, self.prior_variance, self.dtype, self.device)]

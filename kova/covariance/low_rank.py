@@ -8,7 +8,7 @@ import torch
 
 from kova import _checks
 from kova.covariance.blockwise import Blockwise
-from kova.covariance.cost import Cost
+from kova.covariance.cost import ARRAYS, Cost
 from kova.covariance.layout import Layout
 from kova.covariance.storage.low_rank import LowRankPart
 from kova.covariance.storage.part import Part
@@ -41,7 +41,8 @@ class LowRank(Blockwise):
     @classmethod
     def cost(cls, layout: Layout, rank: int) -> Cost:
         """Return how many numbers and operations it takes."""
-        return Cost((rank + 1) * layout.dim, 10 * rank * layout.dim)
+        # Recompressing holds the factor and the new rows in float64, twice.
+        return Cost((rank + 1) * layout.dim, 10 * rank * layout.dim, arrays=ARRAYS + 6, scratch=6 * rank * layout.dim)
 
     def _cut(self) -> list[Part]:
         return [LowRankPart(self.dim, self.rank, self.prior_variance, self.dtype, self.device)]
