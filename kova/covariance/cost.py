@@ -66,7 +66,10 @@ class Cost:
         piece = int(min(max(fastest, smallest), largest)) if self.exact else LARGE_PIECE
         # Taking a batch in pieces works on a copy of P.
         room = WORKSPACE if budget is None else budget - 2 * self.numbers * itemsize
-        while piece > 1 and ((self.arrays * dim + 3 * piece) * piece + self.scratch) * itemsize > room:
+        room -= self.scratch * itemsize
+        # Where that is too much already, smaller pieces would not help, and take longer.
+        fewest = 1 if room > 0 else smallest
+        while piece > fewest and (self.arrays * dim + 3 * piece) * piece * itemsize > room:
             piece //= 2
         return piece
 
