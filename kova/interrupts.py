@@ -8,11 +8,18 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+#: Signals that arrive at any moment and that programs handle. To ask for all 64 of them would take a tenth of a step.
+ASYNCHRONOUS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF")
+    if hasattr(signal, name)
+)
+
 Handler = Callable[[int, FrameType | None], Any]
 
 
 class HeldSignals:
-    """Puts off every signal that has a Python handler until the block is left, then hands it on.
+    """Puts off signals that have a Python handler until the block is left, then hands them on.
 
     Python runs such handlers between any two instructions of the main thread, and the usual ones raise an exception:
     ``KeyboardInterrupt``, a timeout. Blocking signals in the operating system would not do: another thread (torch has
@@ -30,7 +37,7 @@ class HeldSignals:
         if threading.current_thread() is not threading.main_thread():
             return
         try:
-            for number in signal.valid_signals():
+            for number in ASYNCHRONOUS:
                 handler = signal.getsignal(number)
                 if callable(handler):
                     # Stored first: a signal may arrive as soon as its handler is replaced.
