@@ -117,7 +117,8 @@ class KOVA(Beliefs, torch.optim.Optimizer):
         self.units = units
         choice = choose(critic, covariance, evolution, settings)
         self.observation = Observation(critic, observation_fn, choice.parameters)
-        self._take(choice, settings)
+        # An instance comes with a precision of its own too.
+        self._take(choice, replace(settings, dtype=choice.covariance.dtype))
         self.evolution = evolution
         self.noise = noise
         self.step_size = step_size
@@ -412,10 +413,10 @@ class KOVA(Beliefs, torch.optim.Optimizer):
     def _saved_choice(self, snapshot: checkpoint.Snapshot) -> Choice | None:
         """Return the structure of a snapshot if "auto" chose another one here; it depends on N and on the version."""
         saved, settings = checkpoint.structure(snapshot.covariance), self._settings
-        if saved is not None and snapshot.widened and self._may_widen:
+        if snapshot.widened and settings.dtype == torch.float32:
             settings = replace(settings, dtype=torch.float64)
-        other = saved != self.covariance.name if self._reason else False
-        if saved is None or (not other and settings is self._settings):
+        other = bool(self._reason) and saved != self.covariance.name
+        if saved is None or self.covariance.name not in STRUCTURES or not (other or settings.dtype != self.dtype):
             return None
         choice = choose(self.observation.module, saved, self.evolution, settings)
         return replace(choice, reason=f"{saved} was chosen when it was saved" if self._reason else "")

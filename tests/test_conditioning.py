@@ -104,6 +104,30 @@ def test_a_filter_that_went_on_in_float64_is_saved_and_restored():
     assert same_bits(snapshot(optimizer), snapshot(other))
 
 
+def test_a_filter_that_went_on_in_float64_goes_back_to_an_earlier_snapshot():
+    torch.manual_seed(0)
+    critic = nn.Linear(8, 1)
+    optimizer, x = kova.KOVA(critic, covariance="full"), torch.randn(64, 8)
+    optimizer.step(x, x[:, 0])
+    before, state = snapshot(optimizer), optimizer.state_dict()
+    weights = copy.deepcopy(critic.state_dict())
+    optimizer.step(1e5 * x, x[:, 0])
+    assert optimizer.dtype == torch.float64
+    optimizer.load_state_dict(state)
+    critic.load_state_dict(weights)
+    assert optimizer.dtype == torch.float32
+    assert same_bits(before, snapshot(optimizer))
+
+
+def test_an_instance_keeps_its_precision():
+    critic = nn.Linear(8, 1)
+    layout = kova.covariance.Layout.of(critic)
+    optimizer = kova.KOVA(critic, covariance=kova.covariance.Full(layout, dtype=torch.float64))
+    assert "widened" not in optimizer.state_dict()
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert optimizer.dtype == torch.float64
+
+
 def test_where_float64_does_not_fit_the_covariance_is_inflated():
     torch.manual_seed(0)
     critic = nn.Sequential(nn.Linear(8, 60), nn.ReLU(), nn.Linear(60, 1))
