@@ -1,6 +1,7 @@
 """Kalman critics for reinforcement learning: value functions and their uncertainty by an extended Kalman filter."""
 
 from kova import covariance, objectives, posterior, targets
+from kova.adaptive_evolution import EvidenceForgetting
 from kova.adaptive_noise import InnovationNoise, InverseVariance, Robust
 from kova.covariance import Covariance
 from kova.errors import CovarianceTooLarge, NumericalError
@@ -18,6 +19,7 @@ from kova.optimizer import KOVA
 from kova.prediction import Prediction
 from kova.prior import ByName, FanIn, Isotropic, Prior
 from kova.step_report import StepReport
+from kova.trust import GainRatio, Trust, Unchecked
 from kova.units import LabelUnits, RawUnits, Units
 
 __version__ = "0.1.0"
@@ -30,9 +32,11 @@ __all__ = [
     "Covariance",
     "CovarianceTooLarge",
     "DirectionalForgetting",
+    "EvidenceForgetting",
     "Evolution",
     "FadingMemory",
     "FanIn",
+    "GainRatio",
     "InnovationNoise",
     "InverseVariance",
     "Isotropic",
@@ -49,6 +53,8 @@ __all__ = [
     "Robust",
     "Static",
     "StepReport",
+    "Trust",
+    "Unchecked",
     "Units",
     "covariance",
     "objectives",

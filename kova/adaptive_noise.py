@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from kova import _checks
-from kova.noise import Batch, Memory, Noise
+from kova.memories import Memory
+from kova.noise import Batch, Noise
 
 #: The initial guess of a variance counts as this many samples.
 PRIOR_SAMPLES = 10.0
@@ -21,18 +22,23 @@ class InnovationNoise(Noise):
 
     Innovations have variance v + R with v = diag(J P Jᵀ), so δ² - v estimates R, with weight (R/(v + R))²: nothing can
     be learned about the noise while the value itself is unknown. The noise of a batch is the estimate from the batches
-    before it. Labels must scatter independently: the returns of one episode share their rewards, and look less noisy
-    than they are.
+    before it.
+
+    Labels that bootstrap contain the critic, and labels of one episode share their rewards: both look less noisy than
+    they are. An estimate that believed them would fall, the gain of the next odd batch would be near one, and the
+    critic would follow every batch. ``floor`` keeps a tenth of the labels' own variance as noise; where labels are
+    known to scatter independently it can be far smaller.
 
     Args:
-        initial: Variance of a label before anything was seen, > 0; it counts as ten samples.
+        initial: Variance of a label before anything was seen, > 0; it counts as ten samples. With
+            :class:`kova.LabelUnits` the unit is the variance of the labels.
         rate: Share of the past that is forgotten with every batch, in [0, 1).
         floor: The estimate never falls below this fraction of ``initial``, > 0.
     """
 
     initial: float = 1.0
     rate: float = 0.01
-    floor: float = 1e-6
+    floor: float = 0.1
 
     def __post_init__(self) -> None:
         """Check the ranges."""

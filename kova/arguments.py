@@ -9,6 +9,7 @@ from kova import _checks
 from kova.evolution import Evolution
 from kova.noise import Noise
 from kova.prior import Prior
+from kova.trust import Trust
 from kova.units import Units
 
 
@@ -24,6 +25,12 @@ def check_kinds(critic: object, observation_fn: object, evolution: object, noise
         raise TypeError(f"noise must be a kova.Noise such as kova.BatchSize(), got {noise!r}")
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype of the covariance must be torch.float32 or torch.float64, got {dtype}")
+
+
+def check_trust(trust: object) -> None:
+    """Raise ``TypeError`` unless it is a way to check steps."""
+    if not isinstance(trust, Trust):
+        raise TypeError(f"trust must be a kova.Trust such as kova.GainRatio() or kova.Unchecked(), got {trust!r}")
 
 
 def check_prior(prior: object, prior_variance: object, units: object) -> None:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from kova.covariance.scales import Scales
 from kova.linearisation.output_layer import OutputLayer
-from kova.noise import Batch, Memory, Noise
+from kova.memories import Memory
+from kova.noise import Batch, Noise
 from kova.units import Units, UnitState
 
 

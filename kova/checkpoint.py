@@ -10,7 +10,7 @@ import torch
 
 from kova.calibration import Calibration
 from kova.linearisation.output_layer import OutputLayer
-from kova.noise import Memory
+from kova.memories import Memories
 from kova.units import UnitState
 
 FORMAT = 1
@@ -25,7 +25,7 @@ class Snapshot:
         steps: How many were taken.
         covariance: State of P, which the structure itself checks.
         calibration: Scale of the uncertainty.
-        noise_memory: What the noise model remembers.
+        memories: What the models remember.
         widened: Whether P went on in float64 because float32 did not resolve it.
         units: Of the labels; none where the filter was saved without.
         output: The output layer, once labels have been seen.
@@ -34,7 +34,7 @@ class Snapshot:
     steps: int
     covariance: dict[str, Any]
     calibration: Calibration
-    noise_memory: Memory
+    memories: Memories
     widened: bool
     units: UnitState | None
     output: OutputLayer | None
@@ -62,7 +62,7 @@ def checked(state_dict: object, parameters: list[tuple[str, list[int]]]) -> Snap
         state_dict["steps"],
         state_dict["covariance"],
         Calibration.from_state_dict(state_dict.get("calibration", Calibration().state_dict())),
-        _noise_memory(state_dict.get("noise_memory", {})),
+        Memories.from_state_dict(state_dict),
         state_dict.get("widened") is True,
         UnitState.from_state_dict(state_dict["units"]) if "units" in state_dict else None,
         _output_layer(state_dict.get("output_layer"), [name for name, _ in parameters]),
@@ -94,10 +94,3 @@ def structure(state: object) -> str | None:
         return None
     size = state.get("size", state.get("rank"))
     return str(state["structure"]) if size is None else f"{state['structure']}:{size}"
-
-
-def _noise_memory(memory: object) -> Memory:
-    numbers = isinstance(memory, Mapping) and all(isinstance(value, int | float) for value in memory.values())
-    if not numbers or not isinstance(memory, Mapping):
-        raise ValueError(f"state_dict has noise_memory = {memory!r}, expected numbers by name")
-    return dict(memory)

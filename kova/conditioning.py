@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ class Conditioned:
         update: α K δ, (d,).
         store: Stores P_{t|t}; it cannot fail.
         standardised: L⁻¹ δ, (N,).
+        remaining: δ - J α K δ, (N,): what the linearised critic leaves of the innovation.
         measured: By-products, see :func:`kova.step_report.measure`.
         inflation: What was added to every variance because of rounding.
     """
@@ -32,6 +34,7 @@ class Conditioned:
     update: Tensor
     store: Callable[[], None]
     standardised: Tensor
+    remaining: Tensor
     measured: dict[str, Tensor]
     inflation: float
 
@@ -62,7 +65,24 @@ def condition(
         raise NumericalError("the parameter update is not finite; nothing was changed")
     standardised = standardised.squeeze(1)
     measured = measure(gram, P_n.log_det, L, delta, standardised, weights, alpha)
-    return Conditioned(update, P.condition(L, alpha), standardised, measured, inflation)
+    remaining = delta - alpha * (gram.to(weights.dtype) @ weights).to(delta.dtype)
+    return Conditioned(update, P.condition(L, alpha), standardised, remaining, measured, inflation)
+
+
+def innovation_log_likelihood(gram: Tensor, delta: Tensor, P_n: ObservationNoise, scale: float) -> float:
+    """Return log N(δ; 0, s·S) up to a constant, minus infinity where S is not positive definite.
+
+    Args:
+        gram: J P Jᵀ.
+        delta: δ, (N,).
+        P_n: The observation noise.
+        scale: s, by which innovations are known to scatter more or less than S says.
+    """
+    L, status = torch.linalg.cholesky_ex(P_n.added_to(gram).double())
+    if int(status):
+        return -math.inf
+    standardised = torch.linalg.solve_triangular(L, delta.double()[:, None], upper=False)
+    return float(-0.5 / scale * standardised.square().sum() - L.diagonal().log().sum())
 
 
 def condition_in_pieces(
@@ -94,6 +114,7 @@ def condition_in_pieces(
     # Of each piece only small results are kept: what it would store is as large as its J.
     innovations: list[Tensor] = []
     measured: list[dict[str, Tensor]] = []
+    remaining: list[Tensor] = []
     inflation = 0.0
     update: Tensor | None = None
     for (P, jacobian), piece in zip(predictions, pieces, strict=True):
@@ -105,10 +126,13 @@ def condition_in_pieces(
         update = found.update if update is None else update + found.update
         innovations.append(found.standardised.to(delta.dtype))
         measured.append(found.measured)
+        remaining.append(found.remaining)
         inflation = max(inflation, found.inflation)
     assert update is not None
     standardised = torch.cat(innovations)
-    return Conditioned(update, _nothing, standardised, total(measured, delta, standardised), inflation)
+    return Conditioned(
+        update, _nothing, standardised, torch.cat(remaining), total(measured, delta, standardised), inflation
+    )
 
 
 def _nothing() -> None:

@@ -18,11 +18,28 @@ P = √(η p₀ R / e): relaxation forgets far more at the same η, so choose on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from kova import _checks
+from kova.memories import Memory
 from kova.prediction import Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a batch says about how the parameters moved before it.
+
+    Attributes:
+        size: N.
+        log_likelihood: log N(δ; 0, s·S) of the batch's innovation for the S of an evolution model, up to a constant.
+        memory: What the model remembered last.
+    """
+
+    size: int
+    log_likelihood: Callable[[Evolution], float]
+    memory: Memory
 
 
 class Evolution(ABC):
@@ -30,13 +47,22 @@ class Evolution(ABC):
 
     Attributes:
         keeps_memory: Whether P_{t|t-1} depends on P_{t-1|t-1}; if not, no matrix is stored at all.
+        judges: Whether ``adapted`` looks at the likelihood of the labels, under more than one model.
     """
 
     keeps_memory: ClassVar[bool] = True
+    judges: ClassVar[bool] = False
 
     @abstractmethod
     def predict(self, P: Prediction) -> Prediction:
         """Return P_{t|t-1} for P = P_{t-1|t-1}."""
+
+    def adapted(self, evidence: Evidence) -> tuple[Evolution, Memory]:
+        """Return the model whose ``predict`` makes this step, and what the next ``evidence.memory`` will hold.
+
+        A model that does not look at the labels is that model itself.
+        """
+        return self, {}
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,13 @@ state, and hands them to the next ``covariance`` as ``batch.memory``. The model 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
 from kova import _checks
-
-#: Numbers a model keeps from batch to batch.
-Memory = Mapping[str, float]
+from kova.memories import Memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +137,8 @@ class ConstantNoise(Noise):
     """σᵢ = variance: the right choice when the scatter of the returns is known.
 
     Args:
-        variance: Of one target label, > 0.
+        variance: Of one target label, > 0. With :class:`kova.LabelUnits` the unit is the variance of all labels; to
+            give it in the labels' own units, pass ``units=kova.RawUnits()``.
     """
 
     variance: float

@@ -19,10 +19,12 @@ class ObservationNoise:
     Attributes:
         value: The number or tensor.
         log_det: log|P_n|.
+        size: N.
     """
 
     value: Tensor | float
     log_det: Tensor | float
+    size: int
 
     @classmethod
     def of(cls, value: object, like: Tensor) -> ObservationNoise:
@@ -34,7 +36,7 @@ class ObservationNoise:
         """
         if isinstance(value, Real):
             variance = _checks.representable("noise", value, like.dtype)
-            return cls(variance, like.shape[0] * math.log(variance))
+            return cls(variance, like.shape[0] * math.log(variance), like.shape[0])
         if not isinstance(value, Tensor):
             raise TypeError(f"noise must be a number or a tensor, got {type(value).__name__}")
         if not value.is_floating_point():
@@ -53,7 +55,7 @@ class ObservationNoise:
         if not bool((value > 0).all()):
             bad = int((value <= 0).sum())
             raise ValueError(f"noise must be > 0, {bad} of {size} variances are not (smallest {float(value.min()):g})")
-        return cls(value, value.double().log().sum())
+        return cls(value, value.double().log().sum(), size)
 
     @classmethod
     def _of_matrix(cls, value: Tensor) -> ObservationNoise:
@@ -67,7 +69,7 @@ class ObservationNoise:
         spectrum = torch.linalg.eigvalsh(correlations) if regular else torch.zeros(1)
         if float(spectrum[0]) <= len(value) * precision:
             raise ValueError("noise must be positive definite, it is singular or indefinite")
-        return cls(value, spectrum.log().sum() + 2.0 * scale.log().sum())
+        return cls(value, spectrum.log().sum() + 2.0 * scale.log().sum(), len(value))
 
     @property
     def correlated(self) -> bool:
@@ -77,9 +79,29 @@ class ObservationNoise:
     def part(self, piece: slice) -> ObservationNoise:
         """Return the noise of some samples, where it is not a matrix."""
         if not isinstance(self.value, Tensor):
-            return ObservationNoise(self.value, (piece.stop - piece.start) * math.log(self.value))
+            size = piece.stop - piece.start
+            return ObservationNoise(self.value, size * math.log(self.value), size)
         variances = self.value[piece]
-        return ObservationNoise(variances, variances.double().log().sum())
+        return ObservationNoise(variances, variances.double().log().sum(), len(variances))
+
+    def times(self, factor: float) -> ObservationNoise:
+        """Return factor · P_n, for factor > 0."""
+        if factor == 1.0:
+            return self
+        return ObservationNoise(self.value * factor, self.log_det + self.size * math.log(factor), self.size)
+
+    def mean(self) -> float:
+        """Return the mean of the variances."""
+        if not isinstance(self.value, Tensor):
+            return self.value
+        return float((self.value.diagonal() if self.correlated else self.value).mean())
+
+    def squared_norm(self, delta: Tensor) -> float:
+        """Return δᵀ P_n⁻¹ δ, for δ (N,)."""
+        wide = delta.double()
+        if not self.correlated or not isinstance(self.value, Tensor):
+            return float((wide.square() / self.value).sum())
+        return float(wide @ torch.linalg.solve(self.value.double(), wide))
 
     def pivots(self) -> Tensor | float:
         """Return the squared diagonal of P_n's Cholesky factor: a number or (N,)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,50 +14,61 @@ from torch import Tensor, nn
 from kova import _checks, arguments, checkpoint
 from kova._checks import Inputs
 from kova.assumptions import Assumptions
-from kova.beliefs import PREDICT_CHUNK, Beliefs
+from kova.beliefs import PREDICT_CHUNK
 from kova.calibration import Calibration
-from kova.conditioning import Conditioned, condition, condition_in_pieces
+from kova.conditioning import Conditioned, condition, condition_in_pieces, innovation_log_likelihood
 from kova.covariance.base import Covariance
 from kova.covariance.choice import STRUCTURES, Choice, Settings, choose
 from kova.covariance.layout import Layout
 from kova.covariance.scales import Scales
+from kova.defaults import EVOLUTION, NOISE
 from kova.errors import CovarianceTooLarge, NumericalError
-from kova.evolution import Evolution, FadingMemory
+from kova.evolution import Evidence, Evolution
 from kova.factorise import TooNarrow
 from kova.interrupts import HeldSignals
 from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import Observation, ObservationFn
 from kova.linearisation.output_layer import find_output_layer
-from kova.noise import BatchSize, ConstantNoise, MaxRatio, Memory, Noise
+from kova.memories import Memories, Memory
+from kova.noise import BatchSize, ConstantNoise, MaxRatio, Noise
 from kova.observation_noise import ObservationNoise
+from kova.persistence import Restorable
 from kova.prediction import Prediction
-from kova.prior import Isotropic, Prior
+from kova.prior import FanIn, Isotropic, Prior
 from kova.step_report import StepReport
-from kova.units import RawUnits, Units
+from kova.trust import Outcome, Trust, Unchecked, trusted
+from kova.units import LabelUnits, Units
 
 
-class KOVA(Beliefs, torch.optim.Optimizer):
+class KOVA(Restorable):
     """An Extended Kalman Filter over the weights of a value function.
 
     It keeps a Gaussian N(θ, P) over the parameters and, for every batch of N target labels y, takes the step that
     minimises the linearised L_EKF (Eq. 12): the squared error under the observation noise P_n, plus a trust region in
     the metric P_{t|t-1}⁻¹.
 
+    There is nothing to tune: prior and noise follow the labels, and the defaults were chosen by how well they predict
+    returns on recorded streams of experience (``kova bench streams``). The paper's models are
+    ``evolution=FadingMemory(0.01)``, ``noise=BatchSize()``, ``prior=Isotropic()`` and ``units=RawUnits()``.
+
     Args:
         critic: Any module; its parameters that require grad are optimised, the others left alone.
         observation_fn: h, ``(module, inputs) -> (N,)``; by default ``module(inputs)``, (N,) or (N, 1).
         covariance: Structure of P: a name or an instance from :mod:`kova.covariance`.
         prior_variance: P_{0|0} = prior_variance · I, short for ``prior=kova.Isotropic(prior_variance)``.
-        evolution: P_v, how the parameters may move between batches.
-        noise: P_n, how the target labels scatter around the value.
+        evolution: P_v, how the parameters may move between batches; by default ``kova.PriorRelaxation(0.001)``.
+        noise: P_n, how the target labels scatter around the value; by default ``kova.InnovationNoise()``, learned from
+            how far they fall from where they were expected.
         step_size: α in (0, 1], or a callable of the step number t = 1, 2, …
         dtype: Of the covariance. A float32 P goes on in float64 from the first batch that it could not resolve: large
             derivatives and little noise, as with raw observations in the thousands.
-        prior: P_{0|0}; by default ``Isotropic(1.0)``, the paper's.
+        prior: P_{0|0}; by default ``kova.FanIn()``, under which a value varies as much at every width. The paper's is
+            ``kova.Isotropic(1.0)``.
         units: Of the labels. ``kova.LabelUnits()`` takes noise and prior to be those of labels with mean 0 and
             deviation 1, whatever the labels are; the output layer starts at their mean and deviation with the first
             batch. It needs an output layer, a Linear layer with h = w·φ + b, and raises ``ValueError`` at the first
-            step if there is none.
+            step if there is none. ``kova.RawUnits()``, the paper's, takes noise and prior as they are.
+        trust: Whether steps are checked after they are computed, and P_n is adapted to what is found.
         batch_size: N of a typical step. ``covariance="auto"`` takes the most faithful structure that then costs at most
             five steps of Adam. A step may have any number of samples; a large batch is taken in pieces, which for a
             full P give what the whole batch gives (see :func:`kova.conditioning.condition_in_pieces`).
@@ -74,7 +84,7 @@ class KOVA(Beliefs, torch.optim.Optimizer):
 
     Example:
         >>> critic = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-        >>> optimizer = KOVA(critic, evolution=FadingMemory(eta=0.01))
+        >>> optimizer = KOVA(critic)
         >>> report = optimizer.step(torch.randn(32, 3), torch.randn(32))
         >>> value = optimizer.predict(torch.randn(5, 3))
         >>> value.mean.shape, value.stddev.shape
@@ -87,19 +97,21 @@ class KOVA(Beliefs, torch.optim.Optimizer):
         observation_fn: ObservationFn | None = None,
         covariance: str | Covariance = "auto",
         prior_variance: float | None = None,
-        evolution: Evolution = FadingMemory(eta=0.01),
-        noise: Noise = BatchSize(),
+        evolution: Evolution = EVOLUTION,
+        noise: Noise = NOISE,
         step_size: float | Callable[[int], float] = 1.0,
         dtype: torch.dtype = torch.float32,
         *,
         prior: Prior | None = None,
-        units: Units = RawUnits(),
+        units: Units = LabelUnits(),
+        trust: Trust = Unchecked(),
         batch_size: int = 64,
         memory_budget: int | None = None,
         flop_budget: float | None = None,
     ) -> None:
         arguments.check_kinds(critic, observation_fn, evolution, noise, dtype)
         arguments.check_prior(prior, prior_variance, units)
+        arguments.check_trust(trust)
         if not callable(step_size):
             arguments.check_step_size(step_size)
         base = 1.0 if prior_variance is None else prior_variance
@@ -113,7 +125,7 @@ class KOVA(Beliefs, torch.optim.Optimizer):
         if prior is None and prior_variance is not None:
             prior = Isotropic(prior_variance)
         # An instance comes with a prior of its own.
-        self.prior = Isotropic() if prior is None and isinstance(covariance, str) else prior
+        self.prior = FanIn() if prior is None and isinstance(covariance, str) else prior
         self.units = units
         choice = choose(critic, covariance, evolution, settings)
         self.observation = Observation(critic, observation_fn, choice.parameters)
@@ -121,10 +133,11 @@ class KOVA(Beliefs, torch.optim.Optimizer):
         self._take(choice, replace(settings, dtype=choice.covariance.dtype))
         self.evolution = evolution
         self.noise = noise
+        self.trust = trust
         self.step_size = step_size
         self.steps = 0
         self.calibration = Calibration()
-        self._noise_memory: Memory = {}
+        self._memories = Memories()
         self._no_room = False
         super().__init__(list(choice.parameters.values()), {})
 
@@ -224,7 +237,7 @@ class KOVA(Beliefs, torch.optim.Optimizer):
                 return report
         jacobian = self.observation.linearise(inputs, size, self.dtype)
         try:
-            return self._step_at_once(jacobian, y, known, noise, alpha)
+            return self._step_at_once(inputs, jacobian, y, known, noise, alpha)
         except NumericalError:
             # Usually a derivative is not finite, and an error that says so is clearer.
             jacobian.check_finite()
@@ -233,10 +246,11 @@ class KOVA(Beliefs, torch.optim.Optimizer):
             # Once more, in float64 or, where that does not fit in memory, with an inflated P.
             wide = self._widened()
         jacobian = self.observation.linearise(inputs, size, self.dtype if wide is None else wide.dtype)
-        return self._step_at_once(jacobian, y, known, noise, alpha, wide)
+        return self._step_at_once(inputs, jacobian, y, known, noise, alpha, wide)
 
     def _step_at_once(
         self,
+        inputs: Inputs,
         jacobian: Jacobian,
         y: Tensor,
         known: dict[str, Tensor],
@@ -248,12 +262,50 @@ class KOVA(Beliefs, torch.optim.Optimizer):
         covariance = self.covariance if draft is None else draft
         # Subtracted in the wider of the two types: in float32 a small difference of large values would be lost.
         delta = (y - jacobian.values).to(covariance.dtype)
-        P = self.evolution.predict(covariance.seen_by(jacobian))
+        before = covariance.seen_by(jacobian)
+        before = before.shared() if self.evolution.judges else before
+        evolution, moved = self._evolution_of(before, delta, known, noise)
+        P = evolution.predict(before)
         gram = P.gram(covariance.dtype)
-        P_n, memory = self._weigh(delta, gram.diagonal(), known, noise)
-        conditioned = condition(P, gram, delta, P_n, alpha, may_widen=draft is None and self._may_widen)
-        self._commit(conditioned, memory, y, draft)
+        P_n, scatter = self._weigh(delta, gram.diagonal(), known, noise)
+        may_widen = draft is None and self._may_widen
+        memories = Memories(scatter, moved, self._memories.trust)
+        if noise is not None or not self.trust.checks:
+            conditioned = condition(P, gram, delta, P_n, alpha, may_widen)
+        else:
+
+            def attempt(inflation: float) -> tuple[Conditioned, Outcome]:
+                found = condition(P, gram, delta, P_n.times(inflation), alpha, may_widen)
+                return found, self._outcome(found, inputs, y, delta, P_n)
+
+            conditioned, trust = trusted(self.trust, self._memories.trust, attempt)
+            memories = replace(memories, trust=trust)
+        self._commit(conditioned, memories, y, draft)
         return self._report(conditioned, delta)
+
+    def _evolution_of(
+        self, P: Prediction, delta: Tensor, known: dict[str, Tensor], noise: float | Tensor | None
+    ) -> tuple[Evolution, Memory]:
+        """Return the evolution model that makes this step, and what the model will remember of the batch."""
+
+        def log_likelihood(evolution: Evolution) -> float:
+            gram = evolution.predict(P).gram(delta.dtype)
+            P_n, _ = self._weigh(delta, gram.diagonal(), known, noise)
+            return innovation_log_likelihood(gram, delta, P_n, self.calibration.scale)
+
+        return self.evolution.adapted(Evidence(len(delta), log_likelihood, self._memories.evolution))
+
+    def _outcome(
+        self, conditioned: Conditioned, inputs: Inputs, y: Tensor, delta: Tensor, P_n: ObservationNoise
+    ) -> Outcome:
+        """Return what would come of a step: one forward pass with the weights that it proposes."""
+        moved = dict(zip(self.observation.parameters, self._moved(conditioned.update), strict=True))
+        after = (y - self.observation.values_at(moved, inputs, len(y))).to(delta.dtype)
+        loss = P_n.squared_norm(delta)
+        predicted = loss - P_n.squared_norm(conditioned.remaining)
+        # Where nothing was to be gained, nothing can have gone wrong.
+        ratio = (loss - P_n.squared_norm(after)) / predicted if predicted > 0.0 else 1.0
+        return Outcome(ratio, float(conditioned.measured["nis"]), P_n.mean() / self._assumptions.state.scale**2)
 
     def _step_in_pieces(
         self,
@@ -276,20 +328,25 @@ class KOVA(Beliefs, torch.optim.Optimizer):
             return self.observation.linearise(part, piece.stop - piece.start, draft.dtype)
 
         first = linearise(pieces[0])
-        evolved = self.evolution.predict(draft.seen_by(first))
-        if evolved.depends_on_batch:
-            return None
         delta = (y - self.observation.values(inputs, size)).to(draft.dtype)
+        # How the weights moved is judged by the first piece: the others see a P that it has changed.
+        seen = {name: values[pieces[0]] for name, values in known.items()}
+        evolution, moved = self._evolution_of(draft.seen_by(first), delta[pieces[0]], seen, noise)
+        if evolution.predict(draft.seen_by(first)).depends_on_batch:
+            return None
         # What a model of the user's own looks at is not known, so it is computed unless the model is known not to look.
         blind = noise is not None or isinstance(self.noise, BatchSize | MaxRatio | ConstantNoise)
-        predicted = None if blind else torch.cat([self._predicted(draft, linearise(piece)) for piece in pieces])
-        P_n, memory = self._weigh(delta, predicted, known, noise)
+        grams = (evolution.predict(draft.seen_by(linearise(piece))).gram(draft.dtype) for piece in pieces)
+        predicted = None if blind else torch.cat([gram.diagonal() for gram in grams])
+        P_n, scatter = self._weigh(delta, predicted, known, noise)
         if P_n.correlated:
             return None
+        if noise is None:
+            P_n = P_n.times(self.trust.inflation(self._memories.trust))
 
         def predictions() -> Iterator[tuple[Prediction, Jacobian]]:
             # Made again: linearising the other pieces for ``predicted`` has overwritten the workspace.
-            yield self.evolution.predict(draft.seen_by(first)), first
+            yield evolution.predict(draft.seen_by(first)), first
             for piece in pieces[1:]:
                 jacobian = linearise(piece)
                 yield draft.seen_by(jacobian), jacobian
@@ -300,7 +357,7 @@ class KOVA(Beliefs, torch.optim.Optimizer):
             conditioned = None
         if conditioned is None:
             return self._step_in_pieces(inputs, y, known, noise, self._widened())
-        self._commit(conditioned, memory, y, draft)
+        self._commit(conditioned, Memories(scatter, moved, self._memories.trust), y, draft)
         return self._report(conditioned, delta)
 
     @property
@@ -322,20 +379,16 @@ class KOVA(Beliefs, torch.optim.Optimizer):
         wide.load_state_dict(checkpoint.widened(state))
         return wide
 
-    def _predicted(self, covariance: Covariance, jacobian: Jacobian) -> Tensor:
-        """Return diag(J P_{t|t-1} Jᵀ), (N,)."""
-        return self.evolution.predict(covariance.seen_by(jacobian)).gram(covariance.dtype).diagonal()
-
     def _weigh(
         self, delta: Tensor, predicted: Tensor | None, known: dict[str, Tensor], noise: float | Tensor | None
     ) -> tuple[ObservationNoise, Memory]:
         """Return P_n and what the noise model will remember of the batch."""
         if noise is not None:
-            return ObservationNoise.of(noise, like=delta), self._noise_memory
-        P_n, memory = self._assumptions.noise(self.noise, delta, predicted, known, self._noise_memory)
+            return ObservationNoise.of(noise, like=delta), self._memories.noise
+        P_n, memory = self._assumptions.noise(self.noise, delta, predicted, known, self._memories.noise)
         return ObservationNoise.of(P_n, like=delta), memory
 
-    def _commit(self, conditioned: Conditioned, memory: Memory, y: Tensor, draft: Covariance | None) -> None:
+    def _commit(self, conditioned: Conditioned, memories: Memories, y: Tensor, draft: Covariance | None) -> None:
         """Store θ, P and the counters together, when nothing can fail any more; a draft takes the place of P."""
         moved = self._moved(conditioned.update)
         calibration = self.calibration.updated(conditioned.standardised)
@@ -352,7 +405,7 @@ class KOVA(Beliefs, torch.optim.Optimizer):
             self._assumptions = assumptions
             for parameter, value in zip(self.observation.parameters.values(), moved, strict=True):
                 parameter.copy_(value)
-            self.calibration, self._noise_memory = calibration, memory
+            self.calibration, self._memories = calibration, memories
             self.steps += 1
 
     def _report(self, conditioned: Conditioned, delta: Tensor) -> StepReport:
@@ -364,63 +417,6 @@ class KOVA(Beliefs, torch.optim.Optimizer):
             innovation=delta,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return a snapshot from which a filter over the same critic continues bit for bit.
-
-        The critic's own weights are the module's, as with any optimizer. Unlike Adam's, the tensors are copies.
-        """
-        return {
-            **super().state_dict(),
-            "format": checkpoint.FORMAT,
-            "steps": self.steps,
-            "parameters": self._parameter_shapes(),
-            "covariance": self.covariance.state_dict(),
-            "calibration": self.calibration.state_dict(),
-            "noise_memory": dict(self._noise_memory),
-            **({"widened": True} if self.dtype != self._settings.dtype else {}),
-            **self._assumptions.state_dict(),
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a snapshot of :meth:`state_dict`, on the device of the module.
-
-        Raises:
-            ValueError: It belongs to another optimizer or another critic; nothing was changed.
-            CovarianceTooLarge: "auto" chose a structure then that does not fit in memory now; nothing was changed.
-        """
-        snapshot = checkpoint.checked(state_dict, self._parameter_shapes())
-        choice = self._saved_choice(snapshot)
-        (self.covariance if choice is None else choice.covariance).check_state(snapshot.covariance)
-        with HeldSignals():
-            if choice is not None:
-                self._take(choice, self._settings)
-            super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-            self._compute(lambda: self.covariance.load_state_dict(snapshot.covariance))
-            self.calibration, self._noise_memory = snapshot.calibration, snapshot.noise_memory
-            self.steps = snapshot.steps
-            self._restore_units(snapshot)
-
-    def _restore_units(self, snapshot: checkpoint.Snapshot) -> None:
-        if snapshot.units is None:
-            if self.units.active:
-                warnings.warn("the filter was saved without units of its labels and goes on without", stacklevel=4)
-            # What was saved is P in the units it was saved in.
-            self.units = RawUnits()
-            self._assumptions = Assumptions(self.units, self.covariance.scales, self._assumptions.names)
-        else:
-            self._assumptions = replace(self._assumptions, state=snapshot.units, output=snapshot.output)
-
-    def _saved_choice(self, snapshot: checkpoint.Snapshot) -> Choice | None:
-        """Return the structure of a snapshot if "auto" chose another one here; it depends on N and on the version."""
-        saved, settings = checkpoint.structure(snapshot.covariance), self._settings
-        if snapshot.widened and settings.dtype == torch.float32:
-            settings = replace(settings, dtype=torch.float64)
-        other = bool(self._reason) and saved != self.covariance.name
-        if saved is None or self.covariance.name not in STRUCTURES or not (other or settings.dtype != self.dtype):
-            return None
-        choice = choose(self.observation.module, saved, self.evolution, settings)
-        return replace(choice, reason=f"{saved} was chosen when it was saved" if self._reason else "")
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take the critic's parameters, once.
 
@@ -431,10 +427,6 @@ class KOVA(Beliefs, torch.optim.Optimizer):
             raise ValueError("KOVA optimises the critic it was made for; parameters cannot be added")
         super().add_param_group(param_group)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Keep everything: the base class would drop θ's names, P and the models on deepcopy and pickle."""
-        return self.__dict__.copy()
-
     def __repr__(self) -> str:
         """Say what the filter is made of."""
         chosen = f" (auto: {self._reason})" if self._reason else ""
@@ -444,15 +436,13 @@ class KOVA(Beliefs, torch.optim.Optimizer):
             f"noise={self.noise!r}",
             f"prior={self.prior!r}",
             f"units={self.units!r}",
+            *([f"trust={self.trust!r}"] if self.trust.checks else []),
             f"steps={self.steps}",
         )
         return f"KOVA({', '.join(parts)})"
 
     def _alpha(self, step: int) -> float:
         return arguments.check_step_size(self.step_size(step) if callable(self.step_size) else self.step_size)
-
-    def _parameter_shapes(self) -> list[tuple[str, list[int]]]:
-        return [(name, list(parameter.shape)) for name, parameter in self.observation.parameters.items()]
 
     def _moved(self, update: Tensor) -> list[Tensor]:
         """Return the parameters plus the update, checked in their own dtype."""

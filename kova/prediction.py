@@ -33,6 +33,10 @@ class Prediction(ABC):
         """Whether the evolution depends on the batch, which then cannot be taken in pieces."""
         return False
 
+    def shared(self) -> Self:
+        """Return the same P, from which several predictions are made at about the price of one."""
+        return self
+
     def scaled(self, factor: float) -> Self:
         """Return factor · P, for factor >= 0."""
         return self._scaled(_checks.non_negative("factor", factor))

@@ -37,6 +37,14 @@ def mlp(inputs: int = INPUTS, hidden: int = 5, seed: int = 0, dtype: torch.dtype
         ).to(dtype)
 
 
+def paper_filter(critic: nn.Module, observation_fn: object = None, **settings: object) -> kova.KOVA:
+    """Return the paper's filter: its models, P₀ = I, labels as they are; the default looks after these itself."""
+    if "prior_variance" not in settings and not isinstance(settings.get("covariance"), kova.Covariance):
+        settings = {"prior": kova.Isotropic(), **settings}
+    models = {"evolution": kova.FadingMemory(0.01), "noise": kova.BatchSize(), "units": kova.RawUnits()}
+    return kova.KOVA(critic, observation_fn, **{**models, **settings})
+
+
 def linear(inputs: int = INPUTS, seed: int = 0) -> nn.Linear:
     with torch.random.fork_rng():
         torch.manual_seed(seed)

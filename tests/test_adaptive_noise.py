@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from cases import paper_filter
 from torch import nn
 
 import kova
@@ -18,7 +19,7 @@ WIDTH = 5
 def linear(noise: kova.Noise, **kwargs) -> kova.KOVA:
     critic = nn.Linear(WIDTH, 1, bias=False, dtype=torch.float64)
     nn.init.zeros_(critic.weight)
-    return kova.KOVA(critic, evolution=kova.Static(), noise=noise, dtype=torch.float64, **kwargs)
+    return paper_filter(critic, evolution=kova.Static(), noise=noise, dtype=torch.float64, **kwargs)
 
 
 def data(samples: int, noise: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import INPUTS, batch, mlp, same_bits, snapshot
+from cases import INPUTS, batch, mlp, paper_filter, same_bits, snapshot
 from torch import Tensor, nn
 
 import kova
@@ -97,17 +97,17 @@ STEPS: dict[str, tuple[Callable[[kova.KOVA], object], type[Exception], str]] = {
         "state_dict",
     ),
     "a state of another critic": (
-        lambda o: o.load_state_dict(kova.KOVA(mlp(hidden=6)).state_dict()),
+        lambda o: o.load_state_dict(paper_filter(mlp(hidden=6)).state_dict()),
         ValueError,
         "state_dict belongs to a critic",
     ),
     "a state of another structure": (
-        lambda o: o.load_state_dict(kova.KOVA(mlp(), evolution=kova.Memoryless(0.1)).state_dict()),
+        lambda o: o.load_state_dict(paper_filter(mlp(), evolution=kova.Memoryless(0.1)).state_dict()),
         ValueError,
         "memoryless",
     ),
     "a state of another precision": (
-        lambda o: o.load_state_dict(kova.KOVA(mlp(), dtype=torch.float32).state_dict()),
+        lambda o: o.load_state_dict(paper_filter(mlp(), dtype=torch.float32).state_dict()),
         ValueError,
         "float32",
     ),
@@ -122,7 +122,7 @@ STEPS: dict[str, tuple[Callable[[kova.KOVA], object], type[Exception], str]] = {
 @pytest.fixture
 def running() -> kova.KOVA:
     """An optimizer with work deferred, whose next flush is one step away."""
-    optimizer = kova.KOVA(mlp(), dtype=torch.float64)
+    optimizer = paper_filter(mlp(), dtype=torch.float64)
     for step in range(31):
         optimizer.step(*batch(8, seed=step))
     return optimizer
@@ -141,45 +141,49 @@ def test_a_bad_call_changes_nothing(running, name):
 
 
 CONSTRUCTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "a critic without parameters": (lambda: kova.KOVA(nn.Tanh()), ValueError, "no parameters"),
-    "a frozen critic": (lambda: kova.KOVA(mlp().requires_grad_(False)), ValueError, "no parameters"),
-    "a critic that is no module": (lambda: kova.KOVA(lambda u: u), TypeError, "critic"),
-    "parameters instead of a critic": (lambda: kova.KOVA(mlp().parameters()), TypeError, "critic"),
-    "an observation_fn that is none": (lambda: kova.KOVA(mlp(), observation_fn=3), TypeError, "observation_fn"),
-    "an unknown structure": (lambda: kova.KOVA(mlp(), covariance="ful"), ValueError, "'ful'"),
-    "a structure that is none": (lambda: kova.KOVA(mlp(), covariance=3), TypeError, "covariance"),
+    "a critic without parameters": (lambda: paper_filter(nn.Tanh()), ValueError, "no parameters"),
+    "a frozen critic": (lambda: paper_filter(mlp().requires_grad_(False)), ValueError, "no parameters"),
+    "a critic that is no module": (lambda: paper_filter(lambda u: u), TypeError, "critic"),
+    "parameters instead of a critic": (lambda: paper_filter(mlp().parameters()), TypeError, "critic"),
+    "an observation_fn that is none": (lambda: paper_filter(mlp(), observation_fn=3), TypeError, "observation_fn"),
+    "an unknown structure": (lambda: paper_filter(mlp(), covariance="ful"), ValueError, "'ful'"),
+    "a structure that is none": (lambda: paper_filter(mlp(), covariance=3), TypeError, "covariance"),
     "a structure of another size": (
-        lambda: kova.KOVA(mlp(), covariance=kova.covariance.Full(kova.covariance.Layout.of(nn.Linear(2, 1)))),
+        lambda: paper_filter(mlp(), covariance=kova.covariance.Full(kova.covariance.Layout.of(nn.Linear(2, 1)))),
         ValueError,
         "3 parameters",
     ),
-    "a memoryless structure with memory": (lambda: kova.KOVA(mlp(), covariance="memoryless"), ValueError, "Memoryless"),
-    "prior_variance zero": (lambda: kova.KOVA(mlp(), prior_variance=0.0), ValueError, "prior_variance"),
-    "prior_variance inf": (lambda: kova.KOVA(mlp(), prior_variance=INF), ValueError, "prior_variance"),
-    "prior_variance a string": (lambda: kova.KOVA(mlp(), prior_variance="1"), TypeError, "prior_variance"),
-    "step_size zero": (lambda: kova.KOVA(mlp(), step_size=0.0), ValueError, "step_size"),
-    "step_size above one": (lambda: kova.KOVA(mlp(), step_size=1.5), ValueError, "step_size"),
-    "step_size nan": (lambda: kova.KOVA(mlp(), step_size=NAN), ValueError, "step_size"),
-    "step_size None": (lambda: kova.KOVA(mlp(), step_size=None), TypeError, "step_size"),
-    "evolution a string": (lambda: kova.KOVA(mlp(), evolution="fading"), TypeError, "evolution"),
-    "evolution a class": (lambda: kova.KOVA(mlp(), evolution=kova.Static), TypeError, "evolution"),
-    "noise a number": (lambda: kova.KOVA(mlp(), noise=1.0), TypeError, "noise"),
-    "dtype of half precision": (lambda: kova.KOVA(mlp(), dtype=torch.float16), ValueError, "dtype"),
+    "a memoryless structure with memory": (
+        lambda: paper_filter(mlp(), covariance="memoryless"),
+        ValueError,
+        "Memoryless",
+    ),
+    "prior_variance zero": (lambda: paper_filter(mlp(), prior_variance=0.0), ValueError, "prior_variance"),
+    "prior_variance inf": (lambda: paper_filter(mlp(), prior_variance=INF), ValueError, "prior_variance"),
+    "prior_variance a string": (lambda: paper_filter(mlp(), prior_variance="1"), TypeError, "prior_variance"),
+    "step_size zero": (lambda: paper_filter(mlp(), step_size=0.0), ValueError, "step_size"),
+    "step_size above one": (lambda: paper_filter(mlp(), step_size=1.5), ValueError, "step_size"),
+    "step_size nan": (lambda: paper_filter(mlp(), step_size=NAN), ValueError, "step_size"),
+    "step_size None": (lambda: paper_filter(mlp(), step_size=None), TypeError, "step_size"),
+    "evolution a string": (lambda: paper_filter(mlp(), evolution="fading"), TypeError, "evolution"),
+    "evolution a class": (lambda: paper_filter(mlp(), evolution=kova.Static), TypeError, "evolution"),
+    "noise a number": (lambda: paper_filter(mlp(), noise=1.0), TypeError, "noise"),
+    "dtype of half precision": (lambda: paper_filter(mlp(), dtype=torch.float16), ValueError, "dtype"),
     "a guard below the prior": (
-        lambda: kova.KOVA(mlp(), prior_variance=5.0, evolution=kova.FadingMemory(0.1, max_variance=4.0)),
+        lambda: paper_filter(mlp(), prior_variance=5.0, evolution=kova.FadingMemory(0.1, max_variance=4.0)),
         ValueError,
         "max_variance must exceed prior_variance",
     ),
-    "a prior beyond float32": (lambda: kova.KOVA(mlp(), prior_variance=1e39), ValueError, "prior_variance"),
-    "a prior below float32": (lambda: kova.KOVA(mlp(), prior_variance=1e-60), ValueError, "prior_variance"),
-    "a block without a size": (lambda: kova.KOVA(mlp(), covariance="block:"), ValueError, "block:SIZE"),
-    "a rank of zero": (lambda: kova.KOVA(mlp(), covariance="low_rank:0"), ValueError, "'low_rank:0'"),
+    "a prior beyond float32": (lambda: paper_filter(mlp(), prior_variance=1e39), ValueError, "prior_variance"),
+    "a prior below float32": (lambda: paper_filter(mlp(), prior_variance=1e-60), ValueError, "prior_variance"),
+    "a block without a size": (lambda: paper_filter(mlp(), covariance="block:"), ValueError, "block:SIZE"),
+    "a rank of zero": (lambda: paper_filter(mlp(), covariance="low_rank:0"), ValueError, "'low_rank:0'"),
     "a last layer that is not there": (
-        lambda: kova.KOVA(nn.Conv1d(1, 1, 1), covariance="last_layer"),
+        lambda: paper_filter(nn.Conv1d(1, 1, 1), covariance="last_layer"),
         ValueError,
         "last_layer",
     ),
-    "a flop budget of nothing": (lambda: kova.KOVA(mlp(), flop_budget=0.0), ValueError, "flop_budget"),
+    "a flop budget of nothing": (lambda: paper_filter(mlp(), flop_budget=0.0), ValueError, "flop_budget"),
     "eta one": (lambda: kova.FadingMemory(1.0), ValueError, "eta"),
     "eta above one": (lambda: kova.Memoryless(1.5), ValueError, "eta"),
     "eta negative": (lambda: kova.PriorRelaxation(-0.1), ValueError, "eta"),
@@ -191,7 +195,7 @@ CONSTRUCTIONS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "constant noise of zero": (lambda: kova.ConstantNoise(0.0), ValueError, "variance"),
     "max-ratio turned round": (lambda: kova.MaxRatio(orientation="both"), ValueError, "orientation"),
     "max-ratio without eps": (lambda: kova.MaxRatio(eps=0.0), ValueError, "eps"),
-    "a budget of nothing": (lambda: kova.KOVA(mlp(), memory_budget=0), ValueError, "memory_budget"),
+    "a budget of nothing": (lambda: paper_filter(mlp(), memory_budget=0), ValueError, "memory_budget"),
 }
 
 
@@ -204,7 +208,7 @@ def test_a_bad_construction_says_why(name):
 
 
 def test_max_ratio_says_that_it_needs_the_ratio():
-    optimizer = kova.KOVA(mlp(), noise=kova.MaxRatio())
+    optimizer = paper_filter(mlp(), noise=kova.MaxRatio())
     before = snapshot(optimizer)
     with pytest.raises(ValueError, match="MaxRatio needs ratio"):
         optimizer.step(U, Y)
@@ -213,7 +217,7 @@ def test_max_ratio_says_that_it_needs_the_ratio():
 
 @pytest.mark.parametrize("alpha", [0.0, 1.5, NAN, -1.0])
 def test_a_schedule_that_leaves_the_range(alpha):
-    optimizer = kova.KOVA(mlp(), step_size=lambda step: 1.0 if step < 3 else alpha)
+    optimizer = paper_filter(mlp(), step_size=lambda step: 1.0 if step < 3 else alpha)
     optimizer.step(U, Y)
     optimizer.step(U, Y)
     before = snapshot(optimizer)
@@ -224,12 +228,12 @@ def test_a_schedule_that_leaves_the_range(alpha):
 
 def test_several_outputs_need_an_observation_fn():
     critic = nn.Linear(INPUTS, 3).double()
-    optimizer = kova.KOVA(critic)
+    optimizer = paper_filter(critic)
     before = snapshot(optimizer)
     with pytest.raises(ValueError, match=r"\(8, 3\).*observation_fn"):
         optimizer.step(U, Y)
     assert same_bits(before, snapshot(optimizer))
-    assert kova.KOVA(critic, observation_fn=lambda module, u: module(u)[:, 0]).step(U, Y).loss > 0
+    assert paper_filter(critic, observation_fn=lambda module, u: module(u)[:, 0]).step(U, Y).loss > 0
 
 
 def test_a_critic_that_gives_no_tensor():
@@ -237,7 +241,7 @@ def test_a_critic_that_gives_no_tensor():
         def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
             return super().forward(u), u
 
-    optimizer = kova.KOVA(Pair(INPUTS, 1).double())
+    optimizer = paper_filter(Pair(INPUTS, 1).double())
     with pytest.raises(ValueError, match="tuple"):
         optimizer.step(U, Y)
 
@@ -254,7 +258,7 @@ class Corner(nn.Module):
 
 
 def test_a_derivative_that_is_not_finite():
-    optimizer = kova.KOVA(Corner())
+    optimizer = paper_filter(Corner())
     before = snapshot(optimizer)
     with pytest.raises(ValueError, match="∂h/∂θ"):
         optimizer.step(torch.zeros_like(U), Y)
@@ -263,7 +267,7 @@ def test_a_derivative_that_is_not_finite():
 
 @pytest.mark.parametrize("evolution", [kova.Static(), kova.Memoryless(0.1), kova.DirectionalForgetting(0.1)], ids=repr)
 def test_a_derivative_that_is_not_finite_later(evolution):
-    optimizer = kova.KOVA(Corner(), evolution=evolution)
+    optimizer = paper_filter(Corner(), evolution=evolution)
     good, bad = torch.ones(4, INPUTS, dtype=torch.float64), torch.zeros(4, INPUTS, dtype=torch.float64)
     optimizer.step(good, Y[:4])
     before = snapshot(optimizer)
@@ -275,7 +279,7 @@ def test_a_derivative_that_is_not_finite_later(evolution):
 
 def test_a_critic_that_has_become_nan():
     critic = mlp()
-    optimizer = kova.KOVA(critic)
+    optimizer = paper_filter(critic)
     with torch.no_grad():
         critic[0].bias[0] = NAN
     with pytest.raises(ValueError, match=r"h\(u; θ\) has 8 non-finite"):
@@ -284,14 +288,14 @@ def test_a_critic_that_has_become_nan():
 
 def test_a_covariance_that_does_not_fit():
     with pytest.raises(kova.CovarianceTooLarge, match="TB") as caught:
-        kova.KOVA(nn.Linear(2_000_000, 1), covariance="full")
+        paper_filter(nn.Linear(2_000_000, 1), covariance="full")
     assert isinstance(caught.value, MemoryError)
     assert caught.value.wanted > caught.value.available > 0
     assert "Memoryless" in str(caught.value)
     with pytest.raises(kova.CovarianceTooLarge, match=r'"full" of 56 .* kB.*covariance="neuron" needs .* would fit'):
-        kova.KOVA(mlp(), covariance="full", memory_budget=10**4)
-    assert kova.KOVA(mlp(), memory_budget=10**4).covariance.name == "neuron"
-    assert kova.KOVA(nn.Linear(2_000_000, 1), evolution=kova.Memoryless(0.1)).covariance.nbytes == 0
+        paper_filter(mlp(), covariance="full", memory_budget=10**4)
+    assert paper_filter(mlp(), memory_budget=10**4).covariance.name == "neuron"
+    assert paper_filter(nn.Linear(2_000_000, 1), evolution=kova.Memoryless(0.1)).covariance.nbytes == 0
 
 
 def test_an_own_noise_model_is_checked_like_an_argument():
@@ -299,7 +303,7 @@ def test_an_own_noise_model_is_checked_like_an_argument():
         def covariance(self, batch):
             return -torch.ones(batch.size, dtype=torch.float64)
 
-    optimizer = kova.KOVA(mlp(), noise=Broken())
+    optimizer = paper_filter(mlp(), noise=Broken())
     before = snapshot(optimizer)
     with pytest.raises(ValueError, match="noise must be > 0, 8 of 8"):
         optimizer.step(U, Y)
@@ -312,7 +316,7 @@ def test_an_own_evolution_that_returns_nothing():
             P.scaled(2.0)
 
     with pytest.raises(TypeError, match=r"evolution\.predict must return"):
-        kova.KOVA(mlp(), evolution=Broken())
+        paper_filter(mlp(), evolution=Broken())
 
 
 def test_there_are_more_than_forty():

@@ -7,6 +7,7 @@ import copy
 import pytest
 import scipy.stats
 import torch
+from cases import paper_filter
 from torch import nn
 
 import kova
@@ -29,7 +30,7 @@ def world(seed: int, noise: float, samples: int) -> tuple[torch.Tensor, torch.Te
 def linear(**kwargs) -> kova.KOVA:
     critic = nn.Linear(WIDTH, 1, bias=False, dtype=torch.float64)
     nn.init.zeros_(critic.weight)
-    return kova.KOVA(critic, evolution=kova.Static(), dtype=torch.float64, **kwargs)
+    return paper_filter(critic, evolution=kova.Static(), dtype=torch.float64, **kwargs)
 
 
 def test_ten_thousand_draws_from_the_prior_are_covered_at_every_level():
@@ -103,7 +104,7 @@ def test_a_filter_is_the_same_with_and_without_anyone_looking():
 def test_a_network_with_batch_size_noise_covers_after_calibration():
     torch.manual_seed(0)
     critic = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1))
-    optimizer = kova.KOVA(critic)
+    optimizer = paper_filter(critic)
     inputs = 2 * torch.rand(6_000, 2) - 1
     labels = torch.sin(3 * inputs[:, 0]) * inputs[:, 1] + 0.1 * torch.randn(6_000)
     for batch in torch.arange(5_000).split(50):

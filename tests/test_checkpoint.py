@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cases import EVOLUTION_IDS, EVOLUTIONS, batch, mlp, same_bits, snapshot
+from cases import EVOLUTION_IDS, EVOLUTIONS, batch, mlp, paper_filter, same_bits, snapshot
 from torch import nn
 
 import kova
@@ -28,7 +28,7 @@ def schedule(step: int) -> float:
 
 def make(evolution: kova.Evolution, critic: nn.Module | None = None, dtype: torch.dtype = torch.float32) -> kova.KOVA:
     critic = mlp(dtype=torch.float32) if critic is None else critic
-    return kova.KOVA(critic, evolution=evolution, step_size=schedule, dtype=dtype)
+    return paper_filter(critic, evolution=evolution, step_size=schedule, dtype=dtype)
 
 
 def advance(optimizer: kova.KOVA, start: int, stop: int) -> list[float]:
@@ -182,9 +182,9 @@ def test_a_damaged_checkpoint_is_refused_whole(where, value):
 
 
 def test_a_checkpoint_of_another_prior_or_another_order_is_refused():
-    saved = kova.KOVA(mlp(), prior_variance=4.0).state_dict()
+    saved = paper_filter(mlp(), prior_variance=4.0).state_dict()
     with pytest.raises(ValueError, match="prior_variance"):
-        kova.KOVA(mlp()).load_state_dict(saved)
+        paper_filter(mlp()).load_state_dict(saved)
 
     class Pair(nn.Module):
         def __init__(self, names: str) -> None:
@@ -192,13 +192,13 @@ def test_a_checkpoint_of_another_prior_or_another_order_is_refused():
             for name in names:
                 setattr(self, name, nn.Linear(3, 1))
 
-    state = kova.KOVA(Pair("ab")).state_dict()
+    state = paper_filter(Pair("ab")).state_dict()
     with pytest.raises(ValueError, match="critic"):
-        kova.KOVA(Pair("ba")).load_state_dict(state)
+        paper_filter(Pair("ba")).load_state_dict(state)
 
 
 def test_numpy_numbers_do_not_spoil_a_checkpoint():
-    optimizer = kova.KOVA(
+    optimizer = paper_filter(
         mlp(),
         prior_variance=np.float64(1.5),
         evolution=kova.FadingMemory(np.float32(0.1), max_variance=np.float64(3.0)),

@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from cases import same_bits, snapshot
+from cases import paper_filter, same_bits, snapshot
 from torch import nn
 
 import kova
@@ -59,7 +59,7 @@ def fitted(critic: nn.Module, optimizer: kova.KOVA, scale: float, steps: int) ->
 def test_raw_observations_simply_work(critic, scale, noise, steps, wanted, structure, evolution):
     torch.manual_seed(0)
     module = critic()
-    optimizer = kova.KOVA(module, covariance=structure, evolution=evolution, noise=noise)
+    optimizer = paper_filter(module, covariance=structure, evolution=evolution, noise=noise)
     explained, _ = fitted(module, optimizer, scale, steps)
     assert explained > wanted
     assert optimizer.steps == steps
@@ -70,8 +70,8 @@ def test_raw_observations_simply_work(critic, scale, noise, steps, wanted, struc
 def test_one_large_row_or_column_silences_nothing_else(evolution, structure):
     torch.manual_seed(0)
     weights, critics = torch.randn(8), [nn.Linear(8, 1) for _ in range(2)]
-    rows = kova.KOVA(critics[0], covariance=structure, evolution=evolution, noise=kova.ConstantNoise(1e-4))
-    columns = kova.KOVA(critics[1], covariance=structure, evolution=evolution)
+    rows = paper_filter(critics[0], covariance=structure, evolution=evolution, noise=kova.ConstantNoise(1e-4))
+    columns = paper_filter(critics[1], covariance=structure, evolution=evolution)
     for _ in range(60):
         x = torch.randn(64, 8)
         large = x.clone()
@@ -91,12 +91,12 @@ def test_one_large_row_or_column_silences_nothing_else(evolution, structure):
 def test_a_filter_that_went_on_in_float64_is_saved_and_restored():
     torch.manual_seed(0)
     critic = nn.Linear(8, 1)
-    optimizer = kova.KOVA(critic, covariance="full")
+    optimizer = paper_filter(critic, covariance="full")
     covariance, x = optimizer.covariance, torch.randn(64, 8)
     optimizer.step(1e5 * x, x[:, 0])
     assert optimizer.covariance is covariance
     assert optimizer.dtype == torch.float64
-    other = kova.KOVA(copy.deepcopy(critic), covariance="full")
+    other = paper_filter(copy.deepcopy(critic), covariance="full")
     other.load_state_dict(optimizer.state_dict())
     assert other.dtype == torch.float64
     for one in (optimizer, other):
@@ -107,7 +107,7 @@ def test_a_filter_that_went_on_in_float64_is_saved_and_restored():
 def test_a_filter_that_went_on_in_float64_goes_back_to_an_earlier_snapshot():
     torch.manual_seed(0)
     critic = nn.Linear(8, 1)
-    optimizer, x = kova.KOVA(critic, covariance="full"), torch.randn(64, 8)
+    optimizer, x = paper_filter(critic, covariance="full"), torch.randn(64, 8)
     optimizer.step(x, x[:, 0])
     before, state = snapshot(optimizer), optimizer.state_dict()
     weights = copy.deepcopy(critic.state_dict())
@@ -122,7 +122,7 @@ def test_a_filter_that_went_on_in_float64_goes_back_to_an_earlier_snapshot():
 def test_an_instance_keeps_its_precision():
     critic = nn.Linear(8, 1)
     layout = kova.covariance.Layout.of(critic)
-    optimizer = kova.KOVA(critic, covariance=kova.covariance.Full(layout, dtype=torch.float64))
+    optimizer = paper_filter(critic, covariance=kova.covariance.Full(layout, dtype=torch.float64))
     assert "widened" not in optimizer.state_dict()
     optimizer.load_state_dict(optimizer.state_dict())
     assert optimizer.dtype == torch.float64
@@ -131,7 +131,7 @@ def test_an_instance_keeps_its_precision():
 def test_where_float64_does_not_fit_the_covariance_is_inflated():
     torch.manual_seed(0)
     critic = nn.Sequential(nn.Linear(8, 60), nn.ReLU(), nn.Linear(60, 1))
-    narrow = kova.KOVA(critic, covariance="full", memory_budget=2_000_000)
+    narrow = paper_filter(critic, covariance="full", memory_budget=2_000_000)
     x = torch.randn(64, 8)
     inflations = [float(narrow.step(1e4 * x, x[:, 0]).inflation) for _ in range(20)]
     assert narrow.dtype == torch.float32
@@ -139,7 +139,7 @@ def test_where_float64_does_not_fit_the_covariance_is_inflated():
 
 
 def test_an_indefinite_covariance_is_brought_back():
-    optimizer = kova.KOVA(nn.Linear(8, 1), covariance="neuron", dtype=torch.float64)
+    optimizer = paper_filter(nn.Linear(8, 1), covariance="neuron", dtype=torch.float64)
     state = optimizer.state_dict()
     blocks = state["covariance"]["parts"][0]["blocks"]
     blocks[:] = torch.diag(torch.full((9,), 1e-7, dtype=torch.float64))
@@ -155,7 +155,7 @@ def test_an_indefinite_covariance_is_brought_back():
 def test_an_ordinary_filter_is_never_inflated():
     torch.manual_seed(0)
     critic = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
-    optimizer = kova.KOVA(critic)
+    optimizer = paper_filter(critic)
     explained, inflation = fitted(critic, optimizer, 1.0, 100)
     assert explained > 0.97
     assert inflation == 0.0
@@ -171,7 +171,7 @@ def test_a_thousand_random_filters_are_never_stuck():
         scale, variance = 10.0 ** generator.uniform(-2, 6), 10.0 ** generator.uniform(-6, 3)
         evolution, structure = generator.choice(EVOLUTIONS), generator.choice(STRUCTURES)
         noise = generator.choice([kova.ConstantNoise(variance), kova.BatchSize(variance)])
-        optimizer = kova.KOVA(critic, covariance=structure, evolution=evolution, noise=noise)
+        optimizer = paper_filter(critic, covariance=structure, evolution=evolution, noise=noise)
         for _ in range(20):
             x = torch.randn(32, 8)
             report = optimizer.step(scale * x, x[:, 0])

@@ -14,7 +14,7 @@ import time
 
 import pytest
 import torch
-from cases import batch, mlp, same_bits, snapshot
+from cases import batch, mlp, paper_filter, same_bits, snapshot
 
 import kova
 from kova.interrupts import HeldSignals
@@ -32,7 +32,7 @@ def interrupted_steps(structure: str, tries: int, piece: int | None = None, agai
         again: A second signal follows after so many seconds.
     """
     evolution = kova.Memoryless(0.1) if structure == "memoryless" else kova.DirectionalForgetting(0.05)
-    optimizer = kova.KOVA(mlp(hidden=12), covariance=structure, evolution=evolution, noise=kova.InnovationNoise())
+    optimizer = paper_filter(mlp(hidden=12), covariance=structure, evolution=evolution, noise=kova.InnovationNoise())
     if piece is not None:
         optimizer._piece = piece
     twin, generator = copy.deepcopy(optimizer), random.Random(0)
@@ -136,7 +136,7 @@ def test_an_error_inside_the_block_puts_the_handlers_back():
 
 
 def test_a_step_in_another_thread_needs_no_signals():
-    optimizer, errors = kova.KOVA(mlp()), []
+    optimizer, errors = paper_filter(mlp()), []
 
     def work() -> None:
         try:
@@ -161,7 +161,7 @@ OUT_OF_MEMORY = """
     structure, tries = sys.argv[1], int(sys.argv[2])
     from torch import nn
     critic = nn.Sequential(nn.Linear(3, 50), nn.Tanh(), nn.Linear(50, 40), nn.Tanh(), nn.Linear(40, 1))
-    optimizer = kova.KOVA(critic, covariance=structure, evolution=kova.DirectionalForgetting(0.05))
+    optimizer = paper_filter(critic, covariance=structure, evolution=kova.DirectionalForgetting(0.05))
     for seed in range(20):
         optimizer.step(*batch(64, seed=seed, dtype=torch.float32))
     failed = 0
@@ -213,7 +213,7 @@ def test_a_recurrent_critic_is_optimised():
             return self.head(self.cell(inputs.view(len(inputs), 2, 4))[0][:, -1])
 
     torch.manual_seed(0)
-    optimizer = kova.KOVA(Recurrent(), evolution=kova.Static())
+    optimizer = paper_filter(Recurrent(), evolution=kova.Static())
     u = torch.randn(32, 8)
     losses = [float(optimizer.step(u, u[:, 0] * u[:, 5]).loss) for _ in range(60)]
     assert losses[-1] < 0.5 * losses[0]

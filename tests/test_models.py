@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 import torch
-from cases import batch, mlp, relative, theta
+from cases import batch, mlp, paper_filter, relative, theta
 from reference import Algorithm1
 
 import kova
@@ -41,7 +41,7 @@ def test_a_model_is_an_immutable_value(value):
 
 def test_the_same_model_can_serve_two_optimizers():
     evolution = kova.FadingMemory(0.1)
-    first, second = (kova.KOVA(mlp(), evolution=evolution) for _ in range(2))
+    first, second = (paper_filter(mlp(), evolution=evolution) for _ in range(2))
     first.step(*batch())
     assert torch.equal(second.covariance.diagonal(), torch.ones(56))
 
@@ -78,7 +78,7 @@ class Correlated(kova.Noise):
 
 def test_an_own_evolution_model():
     critic = mlp()
-    optimizer = kova.KOVA(critic, evolution=Seasons(0.01, 0.1), dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=Seasons(0.01, 0.1), dtype=torch.float64)
 
     def rule(P, J, p0):
         return 0.9 * (P + 0.01 * torch.eye(len(P), dtype=P.dtype)) + 0.1 * torch.eye(len(P), dtype=P.dtype)
@@ -95,7 +95,7 @@ def test_an_own_evolution_model():
 @pytest.mark.parametrize("model", [Huber(0.5), Correlated()], ids=repr)
 def test_an_own_noise_model(model):
     critic = mlp()
-    optimizer = kova.KOVA(critic, evolution=kova.Static(), noise=model, dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=kova.Static(), noise=model, dtype=torch.float64)
     literal = Algorithm1(mlp(), lambda P, J, p0: P)
     for step in range(10):
         u, y = batch(6, seed=step)
@@ -125,7 +125,7 @@ def test_a_noise_model_says_what_it_needs():
 @pytest.mark.parametrize("model", [kova.MaxRatio(), kova.InverseVariance()], ids=repr)
 def test_what_a_model_needs_is_what_its_step_asks_for(model):
     (need,) = model.needs
-    optimizer = kova.KOVA(mlp(), noise=model)
+    optimizer = paper_filter(mlp(), noise=model)
     with pytest.raises(ValueError, match=f"{type(model).__name__} needs {need}"):
         optimizer.step(*batch(6))
     optimizer.step(*batch(6), **{need: torch.ones(6)})

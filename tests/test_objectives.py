@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from cases import EVOLUTIONS, batch, mlp, theta
+from cases import EVOLUTIONS, batch, mlp, paper_filter, theta
 from reference import Algorithm1
 
 import kova
@@ -17,7 +17,7 @@ from kova.objectives import ekf_loss, kl_decomposition, mle_loss
 def test_theorem_1_the_step_is_a_stationary_point_of_the_linearised_objective():
     variance = torch.linspace(0.5, 2.0, 6, dtype=torch.float64)
     critic = mlp()
-    optimizer = kova.KOVA(critic, evolution=kova.FadingMemory(0.1), dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=kova.FadingMemory(0.1), dtype=torch.float64)
     literal = Algorithm1(mlp(), EVOLUTIONS[0][1])
     for step in range(5):
         optimizer.step(*batch(6, seed=step))
@@ -88,7 +88,7 @@ def test_the_trust_region_counts_each_observation():
 
 def test_noise_may_be_scalar_vector_or_matrix_and_covariance_a_kova_one():
     innovation, step = torch.randn(4), torch.randn(56)
-    covariance = kova.KOVA(mlp(), dtype=torch.float32).covariance
+    covariance = paper_filter(mlp(), dtype=torch.float32).covariance
     losses = [
         ekf_loss(innovation, noise, step, covariance)
         for noise in (2.0, torch.full((4,), 2.0), 2.0 * torch.eye(4), torch.tensor(2.0))

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from cases import INPUTS, batch, mlp
+from cases import INPUTS, batch, mlp, paper_filter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -312,7 +312,7 @@ class Centred(nn.Module):
 
 def test_a_batch_norm_in_training_is_refused_before_it_learns():
     critic = nn.Sequential(nn.Linear(INPUTS, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
-    optimizer = kova.KOVA(critic)
+    optimizer = paper_filter(critic)
     before = critic[1].running_mean.clone()
     with pytest.raises(ValueError, match=r"critic\.eval\(\)"):
         optimizer.step(*batch())
@@ -323,7 +323,7 @@ def test_a_batch_norm_in_training_is_refused_before_it_learns():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_samples_that_depend_on_each_other_are_refused(dtype):
-    optimizer = kova.KOVA(Centred().to(dtype))
+    optimizer = paper_filter(Centred().to(dtype))
     u, y = batch()
     # One sample cannot show it; the first larger batch must.
     optimizer.predict(u[:1].to(dtype))
@@ -341,12 +341,12 @@ def test_a_constant_critic_is_refused():
             return u[:, 0]
 
     with pytest.raises(ValueError, match="does not depend on any parameter"):
-        kova.KOVA(Constant()).step(*batch())
+        paper_filter(Constant()).step(*batch())
 
 
 def test_no_hook_is_left_behind_even_by_an_error():
     critic = mlp()
-    optimizer = kova.KOVA(critic)
+    optimizer = paper_filter(critic)
     optimizer.step(*batch())
     with pytest.raises(ValueError, match="inputs"):
         optimizer.step(torch.randn(8, 7).double(), batch()[1])
@@ -355,7 +355,7 @@ def test_no_hook_is_left_behind_even_by_an_error():
 
 def test_a_parameter_that_was_frozen_later_is_not_moved():
     critic = mlp()
-    optimizer = kova.KOVA(critic)
+    optimizer = paper_filter(critic)
     optimizer.step(*batch())
     critic[0].weight.requires_grad_(False)
     with pytest.raises(ValueError, match=r"'0\.weight' .* frozen"):
@@ -363,7 +363,7 @@ def test_a_parameter_that_was_frozen_later_is_not_moved():
 
 
 def test_autocast_and_inference_mode_do_not_reach_the_filter():
-    plain, cast, inferred = (kova.KOVA(mlp(dtype=torch.float32), evolution=kova.FadingMemory(0.1)) for _ in range(3))
+    plain, cast, inferred = (paper_filter(mlp(dtype=torch.float32), evolution=kova.FadingMemory(0.1)) for _ in range(3))
     for step in range(12):
         u, y = batch(24, seed=step, dtype=torch.float32)
         plain.step(u, y)
@@ -384,8 +384,8 @@ def test_memoryless_never_forms_the_jacobian(monkeypatch):
 
     monkeypatch.setattr(Jacobian, "transposed", refuse)
     monkeypatch.setattr(LinearColumns, "write_transposed", refuse)
-    optimizer = kova.KOVA(mlp(), evolution=kova.Memoryless(0.1))
+    optimizer = paper_filter(mlp(), evolution=kova.Memoryless(0.1))
     optimizer.step(*batch())
     optimizer.predict(batch()[0])
     with pytest.raises(AssertionError, match="J was formed"):
-        kova.KOVA(mlp(), evolution=kova.Static()).step(*batch())
+        paper_filter(mlp(), evolution=kova.Static()).step(*batch())

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from cases import EVOLUTION_IDS, EVOLUTIONS, INPUTS, batch, linear, mlp, relative, theta
+from cases import EVOLUTION_IDS, EVOLUTIONS, INPUTS, batch, linear, mlp, paper_filter, relative, theta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Algorithm1
@@ -44,7 +44,7 @@ def test_a_linear_critic_is_bayesian_regression(inputs, sizes, p0, variance, see
     generator = torch.Generator().manual_seed(seed)
     evolution = kova.FadingMemory(0.0) if fading else kova.Static()
     noise = kova.ConstantNoise(variance)
-    optimizer = kova.KOVA(
+    optimizer = paper_filter(
         critic, covariance="full", prior_variance=p0, evolution=evolution, noise=noise, dtype=torch.float64
     )
     us = [torch.randn(size, inputs, generator=generator, dtype=torch.float64) for size in sizes]
@@ -61,7 +61,7 @@ def test_a_linear_critic_is_bayesian_regression(inputs, sizes, p0, variance, see
 
 def run_static(order: list[int], pieces: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     critic = linear()
-    optimizer = kova.KOVA(critic, evolution=kova.Static(), noise=kova.ConstantNoise(0.3), dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=kova.Static(), noise=kova.ConstantNoise(0.3), dtype=torch.float64)
     for index in order:
         optimizer.step(*pieces[index])
     return theta(critic), optimizer.covariance.dense()
@@ -86,7 +86,7 @@ def test_fading_memory_is_least_squares_with_a_forgetting_factor():
     critic = linear()
     theta0 = theta(critic)
     evolution = kova.FadingMemory(eta, max_variance=math.inf)
-    optimizer = kova.KOVA(critic, evolution=evolution, noise=kova.ConstantNoise(1.0), dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=evolution, noise=kova.ConstantNoise(1.0), dtype=torch.float64)
     u, y = batch(steps)
     for index in range(steps):
         optimizer.step(u[index : index + 1], y[index : index + 1])
@@ -119,7 +119,7 @@ def test_fifty_steps_equal_algorithm_1(evolution, rule, noise, alpha):
     model, variances = NOISES[noise]
     critic = mlp()
     literal = Algorithm1(mlp(), rule)
-    optimizer = kova.KOVA(critic, evolution=evolution, noise=model, step_size=alpha, dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=evolution, noise=model, step_size=alpha, dtype=torch.float64)
     for step in range(50):
         u, y = batch(6, seed=step)
         ratio = torch.rand(6, dtype=torch.float64, generator=torch.Generator().manual_seed(step)) * 2 + 0.1
@@ -146,7 +146,7 @@ def test_noise_given_to_a_step_replaces_the_model(kind):
     given = {"scalar": 0.7, "vector": matrix.diagonal(), "matrix": matrix}[kind]
     critic = mlp()
     literal = Algorithm1(mlp(), EVOLUTIONS[0][1])
-    optimizer = kova.KOVA(critic, evolution=kova.Static(), dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=kova.Static(), dtype=torch.float64)
     for step in range(5):
         u, y = batch(6, seed=step)
         literal.step(u, y, matrix, 1.0)
@@ -161,7 +161,7 @@ def test_float32_stays_near_float64(evolution, rule):
     runs = []
     for dtype in (torch.float32, torch.float64):
         critic = mlp(dtype=dtype)
-        optimizer = kova.KOVA(critic, evolution=evolution, noise=kova.BatchSize(), dtype=dtype)
+        optimizer = paper_filter(critic, evolution=evolution, noise=kova.BatchSize(), dtype=dtype)
         for step in range(500):
             optimizer.step(*batch(16, seed=step, dtype=dtype))
         u, _ = batch(200, seed=-1, dtype=dtype)
@@ -172,7 +172,7 @@ def test_float32_stays_near_float64(evolution, rule):
 
 def test_the_report_says_what_its_docstring_says():
     critic, alpha, variance = mlp(), 0.6, 0.4
-    optimizer = kova.KOVA(
+    optimizer = paper_filter(
         critic, evolution=kova.Static(), noise=kova.ConstantNoise(variance), step_size=alpha, dtype=torch.float64
     )
     literal = Algorithm1(mlp(), EVOLUTIONS[0][1])
@@ -207,7 +207,7 @@ def test_the_report_says_what_its_docstring_says():
 def test_a_small_information_gain_is_not_lost_in_rounding(size):
     critic = linear().float()
     u, y = (part.float() for part in batch(size))
-    optimizer = kova.KOVA(critic, prior_variance=1e-4, evolution=kova.Static())
+    optimizer = paper_filter(critic, prior_variance=1e-4, evolution=kova.Static())
     exact = 0.5 * torch.logdet(torch.eye(4).double() + 1e-4 / size * with_bias(u.double()).T @ with_bias(u.double()))
     assert float(optimizer.step(u, y).information_gain) == pytest.approx(float(exact), rel=0.05)
 
@@ -217,14 +217,16 @@ def test_a_small_innovation_survives_a_large_value():
     torch.nn.init.constant_(critic.bias, 1e6)
     u, _ = batch(4)
     y = critic(u).detach().squeeze(1) + 0.01
-    report = kova.KOVA(critic).step(u, y)
+    report = paper_filter(critic).step(u, y)
     torch.testing.assert_close(report.innovation, torch.full((4,), 0.01), rtol=1e-5, atol=0)
 
 
 def test_noise_may_differ_by_orders_of_magnitude_between_labels():
     u, y = batch(8, dtype=torch.float32)
     variances = torch.logspace(-4, 3, 8)
-    reports = [kova.KOVA(mlp(dtype=torch.float32)).step(u, y, noise=noise) for noise in (variances, variances.diag())]
+    reports = [
+        paper_filter(mlp(dtype=torch.float32)).step(u, y, noise=noise) for noise in (variances, variances.diag())
+    ]
     torch.testing.assert_close(reports[0].update_norm, reports[1].update_norm)
     torch.testing.assert_close(reports[0].information_gain, reports[1].information_gain)
 
@@ -232,7 +234,7 @@ def test_noise_may_differ_by_orders_of_magnitude_between_labels():
 def test_predict_has_the_exact_predictive_variance():
     critic = linear()
     theta0 = theta(critic)
-    optimizer = kova.KOVA(critic, evolution=kova.Static(), noise=kova.ConstantNoise(0.5), dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=kova.Static(), noise=kova.ConstantNoise(0.5), dtype=torch.float64)
     u, y = batch(1500)
     optimizer.step(u, y)
     mean, P = bayesian_regression(with_bias(u), y, torch.full_like(y, 0.5), theta0, 1.0)
@@ -251,7 +253,7 @@ def test_predict_has_the_exact_predictive_variance():
 @pytest.mark.parametrize("evolution", [kova.Static(), kova.Memoryless(0.2)], ids=repr)
 def test_samples_have_the_posteriors_mean_and_covariance(evolution):
     critic = mlp(hidden=3)
-    optimizer = kova.KOVA(critic, evolution=evolution, noise=kova.ConstantNoise(0.1), dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=evolution, noise=kova.ConstantNoise(0.1), dtype=torch.float64)
     for step in range(20):
         optimizer.step(*batch(8, seed=step))
     count = 20_000
@@ -278,8 +280,8 @@ def test_step_size_follows_a_schedule_of_the_step_number():
         return 1.0 / step
 
     scheduled, constant = mlp(), mlp()
-    first = kova.KOVA(scheduled, evolution=kova.Static(), step_size=schedule, dtype=torch.float64)
-    second = kova.KOVA(constant, evolution=kova.Static(), dtype=torch.float64)
+    first = paper_filter(scheduled, evolution=kova.Static(), step_size=schedule, dtype=torch.float64)
+    second = paper_filter(constant, evolution=kova.Static(), dtype=torch.float64)
     for step in range(3):
         second.step_size = 1.0 / (step + 1)
         first.step(*batch(seed=step))
@@ -314,7 +316,7 @@ def advantage(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 def test_h_may_be_an_action_value():
     torch.manual_seed(0)
     critic = ActionValue(4)
-    optimizer = kova.KOVA(critic, observation_fn=chosen, evolution=kova.Static(), noise=kova.ConstantNoise(0.1))
+    optimizer = paper_filter(critic, observation_fn=chosen, evolution=kova.Static(), noise=kova.ConstantNoise(0.1))
     true = torch.randn(4, INPUTS, dtype=torch.float64)
     for _ in range(150):
         state, action = torch.randn(32, INPUTS, dtype=torch.float64), torch.randint(4, (32,))
@@ -326,7 +328,7 @@ def test_h_may_be_an_action_value():
 def test_h_may_be_an_advantage():
     torch.manual_seed(0)
     critic = ActionValue(3)
-    optimizer = kova.KOVA(critic, observation_fn=advantage, evolution=kova.Static(), noise=kova.ConstantNoise(0.01))
+    optimizer = paper_filter(critic, observation_fn=advantage, evolution=kova.Static(), noise=kova.ConstantNoise(0.01))
     policy = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
     q = torch.randn(3, INPUTS, dtype=torch.float64)
     for _ in range(60):
@@ -342,7 +344,7 @@ def test_frozen_parameters_are_left_alone():
     critic = mlp()
     critic[0].requires_grad_(False)
     before = critic[0].weight.clone()
-    optimizer = kova.KOVA(critic)
+    optimizer = paper_filter(critic)
     optimizer.step(*batch())
     assert torch.equal(critic[0].weight, before)
     assert optimizer.covariance.dim == sum(p.numel() for p in critic.parameters() if p.requires_grad)
@@ -350,7 +352,7 @@ def test_frozen_parameters_are_left_alone():
 
 def test_it_is_a_torch_optimizer():
     critic = mlp()
-    optimizer = kova.KOVA(critic)
+    optimizer = paper_filter(critic)
     assert isinstance(optimizer, torch.optim.Optimizer)
     assert all("lr" not in group for group in optimizer.param_groups)
     assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in critic.parameters()]
@@ -366,7 +368,7 @@ def test_it_is_a_torch_optimizer():
 
 def test_a_wider_covariance_serves_a_narrower_network():
     critic = mlp(dtype=torch.float32)
-    optimizer = kova.KOVA(critic, evolution=kova.Static(), dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=kova.Static(), dtype=torch.float64)
     literal = Algorithm1(mlp(), EVOLUTIONS[0][1])
     for step in range(10):
         u, y = batch(6, seed=step)
@@ -374,12 +376,12 @@ def test_a_wider_covariance_serves_a_narrower_network():
         literal.step(u, y, 6 * torch.eye(6, dtype=torch.float64), 1.0)
     assert optimizer.covariance.dense().dtype == torch.float64
     assert relative(theta(critic), literal.theta) < 1e-4
-    half = kova.KOVA(mlp(dtype=torch.bfloat16))
+    half = paper_filter(mlp(dtype=torch.bfloat16))
     report = half.step(u.bfloat16(), y.bfloat16())
     assert report.loss.dtype == torch.float32
 
 
 def test_it_works_where_gradients_are_off():
     with torch.no_grad():
-        optimizer = kova.KOVA(mlp())
+        optimizer = paper_filter(mlp())
         assert float(optimizer.step(*batch()).update_norm) > 0

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 import torch
-from cases import batch, mask, mlp, relative, same_bits, snapshot, theta
+from cases import batch, mask, mlp, paper_filter, relative, same_bits, snapshot, theta
 from reference import Algorithm1, relaxation
 from torch import nn
 
@@ -26,7 +26,7 @@ SIZES = [40, 3, 90, 41]
 
 
 def run(piece: int, evolution: kova.Evolution, noise: kova.Noise, **settings: object) -> tuple[kova.KOVA, list]:
-    optimizer = kova.KOVA(mlp(), evolution=evolution, noise=noise, dtype=torch.float64, **settings)
+    optimizer = paper_filter(mlp(), evolution=evolution, noise=noise, dtype=torch.float64, **settings)
     optimizer._piece = piece
     return optimizer, [optimizer.step(*batch(size, seed=size)) for size in SIZES]
 
@@ -77,7 +77,7 @@ def test_pieces_of_other_structures_are_steps_at_the_same_weights(structure):
     ids=repr,
 )
 def test_where_only_the_whole_batch_is_exact_it_is_taken_whole(settings):
-    optimizer, twin = (kova.KOVA(mlp(), dtype=torch.float64, **settings) for _ in range(2))
+    optimizer, twin = (paper_filter(mlp(), dtype=torch.float64, **settings) for _ in range(2))
     optimizer._piece = 8 if "evolution" not in settings or settings["evolution"].keeps_memory else optimizer._piece
     twin._piece = 1000
     for one in (optimizer, twin):
@@ -86,7 +86,7 @@ def test_where_only_the_whole_batch_is_exact_it_is_taken_whole(settings):
 
 
 def test_correlated_labels_are_taken_whole():
-    optimizer, twin = (kova.KOVA(mlp(), dtype=torch.float64) for _ in range(2))
+    optimizer, twin = (paper_filter(mlp(), dtype=torch.float64) for _ in range(2))
     optimizer._piece, twin._piece = 8, 1000
     noise = torch.eye(30, dtype=torch.float64) + 0.5
     for one in (optimizer, twin):
@@ -107,7 +107,7 @@ def test_a_piece_that_fails_undoes_those_before_it(structure, error):
             return super().forward(inputs)
 
     critic = Failing(*mlp())
-    optimizer = kova.KOVA(critic, covariance=structure, dtype=torch.float64)
+    optimizer = paper_filter(critic, covariance=structure, dtype=torch.float64)
     optimizer._piece = 8
     for seed in range(20):
         optimizer.step(*batch(40, seed=seed))
@@ -123,16 +123,16 @@ def test_a_piece_that_fails_undoes_those_before_it(structure, error):
 
 
 def test_the_choice_of_auto_says_why():
-    assert "auto: Adam steps that a step is worth at N = 64: full 1." in repr(kova.KOVA(mlp()))
-    wide = repr(kova.KOVA(mlp(inputs=17, hidden=256, dtype=torch.float32), batch_size=32))
+    assert "auto: Adam steps that a step is worth at N = 64: full 1." in repr(paper_filter(mlp()))
+    wide = repr(paper_filter(mlp(inputs=17, hidden=256, dtype=torch.float32), batch_size=32))
     assert "diagonal P over" in wide
     assert "auto: Adam steps that a step is worth at N = 32: full" in wide
-    assert "auto" not in repr(kova.KOVA(mlp(), covariance="full"))
+    assert "auto" not in repr(paper_filter(mlp(), covariance="full"))
 
 
 def test_a_snapshot_keeps_the_structure_that_auto_chose_then():
     critics = [mlp(inputs=17, hidden=32, dtype=torch.float32) for _ in range(2)]
-    saved, fresh = kova.KOVA(critics[0], covariance="full"), kova.KOVA(critics[1])
+    saved, fresh = paper_filter(critics[0], covariance="full"), paper_filter(critics[1])
     assert fresh.covariance.name == "neuron"
     u, y = torch.randn(20, 17), torch.randn(20)
     saved.step(u, y)
@@ -147,9 +147,9 @@ def test_a_snapshot_keeps_the_structure_that_auto_chose_then():
 def test_a_snapshot_loaded_after_another_is_taken_too():
     critics = [mlp(inputs=17, hidden=32, dtype=torch.float32) for _ in range(3)]
     full, diagonal = (
-        kova.KOVA(critic, covariance=name) for critic, name in zip(critics[:2], ("full", "diagonal"), strict=True)
+        paper_filter(critic, covariance=name) for critic, name in zip(critics[:2], ("full", "diagonal"), strict=True)
     )
-    fresh = kova.KOVA(critics[2])
+    fresh = paper_filter(critics[2])
     for other in (full, diagonal, full):
         fresh.load_state_dict(other.state_dict())
         assert fresh.covariance.name == other.covariance.name
@@ -157,7 +157,7 @@ def test_a_snapshot_loaded_after_another_is_taken_too():
 
 
 def test_where_the_batch_is_what_costs_auto_keeps_the_whole_matrix():
-    assert kova.KOVA(mlp(inputs=4, hidden=8, dtype=torch.float32), batch_size=2048).covariance.name == "full"
+    assert paper_filter(mlp(inputs=4, hidden=8, dtype=torch.float32), batch_size=2048).covariance.name == "full"
 
 
 def test_a_noise_model_of_ones_own_sees_what_was_predicted():
@@ -181,10 +181,10 @@ MEMORY = """
         return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
 
     critic = nn.Sequential(nn.Linear(60, 650), nn.Tanh(), nn.Linear(650, 650), nn.Tanh(), nn.Linear(650, 1))
-    warm = kova.KOVA(nn.Linear(60, 1))
+    warm = paper_filter(nn.Linear(60, 1))
     u, y = torch.randn(512, 60), torch.randn(512)
     warm.step(u[:64], y[:64])
-    optimizer = kova.KOVA(critic, covariance="diagonal", memory_budget=int(sys.argv[1]))
+    optimizer = paper_filter(critic, covariance="diagonal", memory_budget=int(sys.argv[1]))
     before = resident("VmRSS")
     open("/proc/self/clear_refs", "w").write("5")
     optimizer.step(u, y)

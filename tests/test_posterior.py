@@ -7,10 +7,10 @@ import math
 import pytest
 import scipy.stats
 import torch
+from cases import paper_filter
 from torch import nn
 from torch.distributions import Normal
 
-import kova
 from kova import posterior
 
 STANDARD = Normal(torch.zeros(20_000, dtype=torch.float64), torch.ones(20_000, dtype=torch.float64))
@@ -22,7 +22,7 @@ def draws(scale: float = 1.0) -> torch.Tensor:
 
 def test_the_parts_of_the_variance_are_kept_apart():
     critic = nn.Linear(3, 1)
-    optimizer = kova.KOVA(critic, prior_variance=2.0)
+    optimizer = paper_filter(critic, prior_variance=2.0)
     inputs = torch.randn(5, 3)
     found = optimizer.predictive(inputs, observation_noise=0.5)
     expected = 2.0 * (inputs.square().sum(1) + 1.0)

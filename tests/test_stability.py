@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from cases import paper_filter
 from torch import Tensor, nn
 
 import kova
@@ -36,7 +37,7 @@ def run(evolution: kova.Evolution, steps: int, structure: str = "full") -> tuple
     with torch.random.fork_rng():
         torch.manual_seed(0)
         critic = nn.Sequential(nn.Linear(ACTIVE + DEAD, 6), nn.Tanh(), nn.Linear(6, 1))
-    optimizer = kova.KOVA(critic, covariance=structure, evolution=evolution)
+    optimizer = paper_filter(critic, covariance=structure, evolution=evolution)
     for step in range(steps):
         optimizer.step(*drifting_batch(step, BATCH, generator))
     u, y = drifting_batch(steps, 2_000, generator)
@@ -86,7 +87,7 @@ def test_where_every_direction_is_excited_asymmetry_cannot_grow():
     # No guard acts here, so nothing would contract an antisymmetric rounding error: 1.1^3000 overflows.
     generator = torch.Generator().manual_seed(0)
     critic = nn.Linear(ACTIVE, 1)
-    optimizer = kova.KOVA(critic, covariance="full", evolution=kova.FadingMemory(0.1, max_variance=math.inf))
+    optimizer = paper_filter(critic, covariance="full", evolution=kova.FadingMemory(0.1, max_variance=math.inf))
     weights = torch.linspace(-1, 1, ACTIVE)
     for _ in range(3_000):
         u = torch.randn(BATCH, ACTIVE, generator=generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import REMEMBERING, batch, mlp, relative, same_bits, snapshot, theta
+from cases import REMEMBERING, batch, mlp, paper_filter, relative, same_bits, snapshot, theta
 from torch import nn
 
 import kova
@@ -17,7 +17,7 @@ def twin_optimizer(prior: float, noise: float, evolution: kova.Evolution, dtype:
     """Four equal samples make J P Jᵀ of rank one; only the noise keeps S regular."""
     torch.manual_seed(0)
     critic = nn.Linear(3, 1).to(dtype)
-    return kova.KOVA(critic, prior_variance=prior, evolution=evolution, noise=kova.ConstantNoise(noise), dtype=dtype)
+    return paper_filter(critic, prior_variance=prior, evolution=evolution, noise=kova.ConstantNoise(noise), dtype=dtype)
 
 
 @pytest.mark.parametrize("evolution", [kova.Static(), kova.Memoryless(0.0)], ids=repr)
@@ -48,7 +48,7 @@ def test_noise_below_the_resolution_of_the_prior_inflates_it(evolution, dtype):
 
 @pytest.mark.parametrize("evolution", REMEMBERING, ids=repr)
 def test_failures_between_steps_leave_no_trace(evolution):
-    calm, troubled = (kova.KOVA(mlp(), evolution=evolution, dtype=torch.float64) for _ in range(2))
+    calm, troubled = (paper_filter(mlp(), evolution=evolution, dtype=torch.float64) for _ in range(2))
     u, y = batch(24)
     wrong = [
         {"inputs": u * torch.nan, "targets": y},
@@ -74,7 +74,7 @@ def test_an_error_late_in_the_step_changes_nothing():
             return P
 
     critic = nn.Linear(3, 1).double()
-    optimizer = kova.KOVA(critic, evolution=Late(), noise=kova.ConstantNoise(0.1), dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=Late(), noise=kova.ConstantNoise(0.1), dtype=torch.float64)
     u, y = batch(24)
     optimizer.step(u, y)
     before = snapshot(optimizer)
@@ -93,7 +93,7 @@ def test_a_prediction_that_is_no_covariance_is_refused(method, factor):
             return getattr(P, method)(factor if self.started else 1.0)
 
     evolution = Wrong()
-    optimizer = kova.KOVA(mlp(), evolution=evolution, dtype=torch.float64)
+    optimizer = paper_filter(mlp(), evolution=evolution, dtype=torch.float64)
     before = snapshot(optimizer)
     evolution.started = True
     with pytest.raises(ValueError, match=r"factor|variance|weight"):
@@ -106,7 +106,7 @@ def test_an_evolution_may_compute_with_tensors():
         def predict(self, P):
             return P.scaled(torch.tensor(1.1)).shifted(torch.tensor(0.01))
 
-    optimizer = kova.KOVA(mlp(), evolution=Tensors(), dtype=torch.float64)
+    optimizer = paper_filter(mlp(), evolution=Tensors(), dtype=torch.float64)
     optimizer.step(*batch(8))
     state = optimizer.state_dict()["covariance"]["parts"][0]
     assert isinstance(state["scale"], float)
@@ -119,7 +119,7 @@ def test_an_own_noise_model_cannot_touch_the_innovation():
             return 1.0
 
     u, y = batch()
-    rude, polite = kova.KOVA(mlp(), noise=Rude()), kova.KOVA(mlp(), noise=kova.ConstantNoise(1.0))
+    rude, polite = paper_filter(mlp(), noise=Rude()), paper_filter(mlp(), noise=kova.ConstantNoise(1.0))
     assert torch.equal(rude.step(u, y).innovation, polite.step(u, y).innovation)
 
 
@@ -128,7 +128,7 @@ def test_an_own_noise_model_cannot_touch_the_innovation():
 )
 def test_parameters_that_would_overflow_their_dtype_change_nothing(network, covariance, size):
     critic = mlp(dtype=network)
-    optimizer = kova.KOVA(critic, dtype=covariance)
+    optimizer = paper_filter(critic, dtype=covariance)
     before = snapshot(optimizer)
     u, y = batch()
     with pytest.raises(kova.NumericalError, match="parameters are not finite"):
@@ -137,7 +137,7 @@ def test_parameters_that_would_overflow_their_dtype_change_nothing(network, cova
 
 
 def test_a_batch_without_information_is_a_step_like_any_other():
-    optimizer = kova.KOVA(nn.Linear(3, 1, bias=False), evolution=kova.DirectionalForgetting(0.1))
+    optimizer = paper_filter(nn.Linear(3, 1, bias=False), evolution=kova.DirectionalForgetting(0.1))
     report = optimizer.step(torch.zeros(4, 3), torch.ones(4))
     assert float(report.information_gain) == 0.0
     torch.testing.assert_close(optimizer.covariance.diagonal(), torch.ones(3))
@@ -145,7 +145,7 @@ def test_a_batch_without_information_is_a_step_like_any_other():
 
 def test_an_update_that_overflows_changes_nothing():
     critic = nn.Linear(3, 1)
-    optimizer = kova.KOVA(critic, prior_variance=1e30, noise=kova.ConstantNoise(1e30), evolution=kova.Static())
+    optimizer = paper_filter(critic, prior_variance=1e30, noise=kova.ConstantNoise(1e30), evolution=kova.Static())
     before, weights = snapshot(optimizer), theta(critic)
     with pytest.raises((kova.NumericalError, ValueError)):
         optimizer.step(torch.full((2, 3), 1e12), torch.tensor([1e30, -1e30]))

@@ -95,18 +95,43 @@ def deep_sea(
     deep_sea.compare(out, depth or (5, 10), seeds, episodes, arm or (), make_console(), typed(context))
 
 
-@app.command("passes", epilog=examples("kova bench passes --env HalfCheetah-v4 --steps 200000"))
-def passes(
+@app.command(
+    "streams",
+    epilog=examples("kova bench streams", "kova bench streams --stream 'Hopper-v4' --stream 'Pendulum-v1, raw'"),
+)
+def streams(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(help="Where critic_passes_ENV.json goes.")] = RESULTS,
-    env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "HalfCheetah-v4",
-    steps: Annotated[int, typer.Option(min=1, help="Frames of the recorded run.")] = 200_000,
-    seed: Annotated[int, SEED] = 0,
+    out: Annotated[Path, typer.Option(help="Where streams.json and streams.png go.")] = RESULTS,
+    frames: Annotated[Path, typer.Option(help="Where recorded frames are kept, some 100 MB.")] = Path("streams"),
+    stream: Annotated[list[str] | None, typer.Option(help="Repeat as needed.", show_default="all of them")] = None,
+    seed: Annotated[int, SEED] = 100,
 ) -> None:
-    """Compare critics and their passes over the same rollouts."""
-    from kova.experiments.benchmarks import critic_passes
+    """Compare critics on the same recorded frames.
 
-    critic_passes.run(out, env, steps, seed, make_console(), typed(context))
+    Adam at four rates and settings of the filter, with the labels of PPO, A2C, DQN and DDPG: how well each predicts
+    returns before it has learned from them. Results that the file has are not repeated.
+    """
+    from kova.experiments.benchmarks import streams as streams_benchmark
+
+    streams_benchmark.run(out, frames, stream or (), seed, make_console(), typed(context))
+
+
+@app.command("scale", epilog=examples("kova bench scale --seeds 1 --frames 10000", "kova bench scale --algo a2c"))
+def scale(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where scale.json and scale.png go.")] = RESULTS,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Runs of every arm at every scale.")] = 5,
+    frames: Annotated[int, typer.Option(min=1, help="Of every run.")] = 20_480,
+    algo: Annotated[list[str] | None, typer.Option(help="a2c or ppo.", show_default="both")] = None,
+) -> None:
+    """Multiply rewards by 0.01, 1 and 100.
+
+    One setting of the filter beside upstream, upstream with VecNormalize, and Adam at four learning rates of the
+    critic, on four tasks. Results that the file has are not repeated.
+    """
+    from kova.experiments.benchmarks import scale as scale_benchmark
+
+    scale_benchmark.run(out, seeds, frames, algo or (), make_console(), typed(context))
 
 
 @app.command("policy", epilog=examples("kova bench policy --samples 4096"))

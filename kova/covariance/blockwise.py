@@ -198,6 +198,15 @@ class _Span:
 
 
 @dataclass(frozen=True, eq=False)
+class _Common:
+    """What all predictions scale · P + shift · I of one batch are made of: P Jᵀ, J P Jᵀ and J Jᵀ."""
+
+    product: Tensor
+    gram: Tensor
+    identity_gram: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class BlockwisePrediction(Prediction):
     """scale · P + shift · I (+ span) for a stored P."""
 
@@ -207,6 +216,7 @@ class BlockwisePrediction(Prediction):
     scale: float = 1.0
     shift: float = 0.0
     span: _Span | None = None
+    common: _Common | None = None
 
     @property
     def prior_variance(self) -> float:  # type: ignore[override]
@@ -229,8 +239,17 @@ class BlockwisePrediction(Prediction):
         stored = self.scale * self.covariance.magnitude() + self.shift
         return stored if self.span is None else max(stored, self.max_variance())
 
+    def shared(self) -> Self:
+        """Compute P Jᵀ, J P Jᵀ and J Jᵀ once for all predictions made from this one, which must be P itself."""
+        assert (self.scale, self.shift, self.span) == (1.0, 0.0, None), "only P itself can be shared"
+        product = self.covariance.product(self.right)
+        gram, identity_gram = self.right.T @ product, self.right.T @ self.right
+        return replace(self, common=_Common(product, (gram + gram.T).mul_(0.5), identity_gram))
+
     def gram(self, dtype: torch.dtype) -> Tensor:
         """Return J P Jᵀ accumulated in ``dtype``."""
+        if self.common is not None and self.span is None and dtype == self.common.gram.dtype:
+            return (self.common.gram * self.scale).add_(self.common.identity_gram, alpha=self.shift)
         gram = self.right.to(dtype).T @ self._cross.to(dtype)
         return (gram + gram.T).mul_(0.5)
 
@@ -298,6 +317,9 @@ class BlockwisePrediction(Prediction):
     @cached_property
     def _cross(self) -> Tensor:
         """A = P Jᵀ, (d, N)."""
+        if self.span is None and self.common is not None:
+            blended = self.covariance.scratch("blended", *self.right.shape)
+            return torch.mul(self.common.product, self.scale, out=blended).add_(self.right, alpha=self.shift)
         if self.span is None:
             return self.covariance.product(self.right, self.scale, self.shift)
         cross = self.span.cross * self.span.a

@@ -124,6 +124,19 @@ class Observation:
         self._check_module()
         return _checks.finite("h(u; θ)", self._call(inputs, size).detach())
 
+    def values_at(self, parameters: dict[str, Tensor], inputs: Inputs, size: int) -> Tensor:
+        """Return h(u; θ'), (N,), with other parameters in the place of the present ones; it may not be finite.
+
+        Args:
+            parameters: θ', by name.
+            inputs: The batch, checked.
+            size: N.
+        """
+        swapped = {f"module.{name}": value for name, value in parameters.items()}
+        with torch.no_grad():
+            output: Tensor = functional_call(_Caller(self.module, self.function), swapped, (inputs,))
+        return output.reshape(size)
+
     def _linearise(
         self, plan: _Plan, inputs: Inputs, size: int, dtype: torch.dtype, *, check: bool
     ) -> tuple[Jacobian, _Plan, set[nn.Module | None]]:

@@ -56,6 +56,7 @@ class A2C(OnPolicyCritic, stable_baselines3.A2C):
             *,
             critic: Critic = "kova",
             critic_kwargs: dict[str, Any] | None = None,
+            critic_learning_rate: float | None = None,
             critic_epochs: int | None = None,
             critic_batch_size: int | None = None,
         ) -> None: ...

@@ -15,6 +15,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.save_util import load_from_zip_file
 from torch import nn
 
+from kova import _checks
 from kova.linearisation.observation import ObservationFn
 from kova.noise import Noise
 from kova.optimizer import KOVA
@@ -39,6 +40,7 @@ class CriticMixin(BaseAlgorithm):
         args: As upstream.
         critic: ``"kova"``, or ``"adam"`` for the control arm: Adam, with a gradient clip of its own.
         critic_kwargs: For :class:`kova.KOVA`, over the class's defaults; the control arm ignores it.
+        critic_learning_rate: Of the control arm; by default it follows ``learning_rate``. A filter has none.
         kwargs: As upstream.
 
     Attributes:
@@ -61,12 +63,17 @@ class CriticMixin(BaseAlgorithm):
         *args: Any,
         critic: Critic = "kova",
         critic_kwargs: dict[str, Any] | None = None,
+        critic_learning_rate: float | None = None,
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
         if critic not in ("kova", "adam"):
             raise ValueError(f'critic must be "kova" or "adam", got {critic!r}')
-        self.critic_type = critic
+        if critic_learning_rate is not None:
+            _checks.positive("critic_learning_rate", critic_learning_rate)
+            if critic == "kova":
+                raise ValueError('critic_learning_rate is for critic="adam"; a Kalman critic has no learning rate')
+        self.critic_type, self.critic_learning_rate = critic, critic_learning_rate
         self.critic_kwargs = _checked(critic_kwargs or {})
         # ``load`` builds the model unset and then brings the attributes back; a plain checkpoint has none of ours.
         self._without_filter = not _init_setup_model
@@ -104,7 +111,7 @@ class CriticMixin(BaseAlgorithm):
             ValueError: ``critic_kwargs`` do not fit the algorithm.
         """
         if self.critic_type == "adam":
-            return AdamCritic(module, observation_fn, lr=self.lr_schedule(1.0), **adam)
+            return AdamCritic(module, observation_fn, lr=self._critic_rate(1.0), **adam)
         size = {"batch_size": self._labels_per_step()}
         optimizer = KOVA(module, observation_fn, **{**size, **self.default_critic_kwargs, **self.critic_kwargs})
         self.check_noise("critic_kwargs: noise", optimizer.noise)
@@ -151,7 +158,11 @@ class CriticMixin(BaseAlgorithm):
         """Let the control arm follow the schedule; a filter has no learning rate."""
         for group in self.critic_optimizer.param_groups:
             if "lr" in group:
-                group["lr"] = self.lr_schedule(upstream.remaining_progress(self))
+                group["lr"] = self._critic_rate(upstream.remaining_progress(self))
+
+    def _critic_rate(self, remaining: float) -> float:
+        own: float | None = getattr(self, "critic_learning_rate", None)  # models of 0.1.0 were saved without
+        return self.lr_schedule(remaining) if own is None else own
 
     def _record_reports(self, reports: Sequence[StepReport | AdamReport]) -> float:
         """Log the means of what the steps measured and return that of the loss, Σδ²/(2N)."""

@@ -71,6 +71,7 @@ class DDPG(OffPolicyCritic, stable_baselines3.DDPG):
             *,
             critic: Critic = "kova",
             critic_kwargs: dict[str, Any] | None = None,
+            critic_learning_rate: float | None = None,
         ) -> None: ...
 
     def _separate_networks(self) -> None:

@@ -74,6 +74,7 @@ class DQN(OffPolicyCritic, stable_baselines3.DQN):
             *,
             critic: Critic = "kova",
             critic_kwargs: dict[str, Any] | None = None,
+            critic_learning_rate: float | None = None,
         ) -> None: ...
 
     def _setup_critic(self) -> None:

@@ -30,6 +30,7 @@ from kova.noise import ConstantNoise
 from kova.sb3 import upstream
 from kova.sb3.dqn import DQN
 from kova.sb3.signature import with_upstreams_arguments
+from kova.units import RawUnits
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -60,6 +61,8 @@ class PosteriorDQN(DQN):
         "prior_variance": 0.1,
         "evolution": PriorRelaxation(1e-4),
         "noise": ConstantNoise(1.0),
+        # The prior says how large values may be before any was seen, so it cannot be in units of those seen.
+        "units": RawUnits(),
     }
 
     if TYPE_CHECKING:
@@ -95,6 +98,7 @@ class PosteriorDQN(DQN):
             *,
             critic: Critic = "kova",
             critic_kwargs: dict[str, Any] | None = None,
+            critic_learning_rate: float | None = None,
         ) -> None: ...
 
     else:

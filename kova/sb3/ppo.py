@@ -67,6 +67,7 @@ class PPO(OnPolicyCritic, stable_baselines3.PPO):
             *,
             critic: Critic = "kova",
             critic_kwargs: dict[str, Any] | None = None,
+            critic_learning_rate: float | None = None,
             critic_epochs: int | None = None,
             critic_batch_size: int | None = None,
         ) -> None: ...

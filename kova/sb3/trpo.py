@@ -69,6 +69,7 @@ class TRPO(OnPolicyCritic, sb3_contrib.TRPO):
             *,
             critic: Critic = "kova",
             critic_kwargs: dict[str, Any] | None = None,
+            critic_learning_rate: float | None = None,
             critic_epochs: int | None = None,
             critic_batch_size: int | None = None,
         ) -> None: ...

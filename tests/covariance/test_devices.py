@@ -6,9 +6,8 @@ import copy
 
 import pytest
 import torch
-from cases import batch, mlp
+from cases import batch, mlp, paper_filter
 
-import kova
 from kova.covariance import Block, Blockwise, Diagonal, Full, LastLayer, Layer, Layout, LowRank, Neuron, Spherical
 
 META = torch.device("meta")
@@ -61,7 +60,7 @@ def test_last_layer_is_full_on_its_own_parameters():
 
 def test_an_optimizer_notices_that_its_critics_parameters_were_replaced():
     critic = mlp()
-    optimizer = kova.KOVA(critic)
+    optimizer = paper_filter(critic)
     optimizer.step(*batch())
     # Moving to meta makes new parameters, as assigning a layer does; moving to a GPU keeps them.
     critic.to(META)
@@ -70,7 +69,7 @@ def test_an_optimizer_notices_that_its_critics_parameters_were_replaced():
 
 
 def test_the_workspace_is_not_copied():
-    optimizer = kova.KOVA(mlp(), covariance="full")
+    optimizer = paper_filter(mlp(), covariance="full")
     optimizer.step(*batch(64))
     assert optimizer.covariance._workspace._buffers
     assert not copy.deepcopy(optimizer).covariance._workspace._buffers

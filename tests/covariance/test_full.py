@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from cases import EVOLUTIONS, REMEMBERING, batch, mlp, relative, theta
+from cases import EVOLUTIONS, REMEMBERING, batch, mlp, paper_filter, relative, theta
 from reference import Algorithm1
 
 import kova
@@ -23,7 +23,7 @@ def test_the_depth_of_deferral_does_not_change_the_numbers(monkeypatch, evolutio
     monkeypatch.setattr(dense_part, "DEFERRED_ROWS", deferred)
     monkeypatch.setattr(symmetric, "PANEL_ROWS", 13)
     critic = mlp()
-    optimizer = kova.KOVA(critic, evolution=evolution, dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=evolution, dtype=torch.float64)
     literal = Algorithm1(mlp(), RULES[evolution])
     for step in range(25):
         u, y = batch(12, seed=step)
@@ -39,7 +39,7 @@ def test_the_depth_of_deferral_does_not_change_the_numbers(monkeypatch, evolutio
 
 def test_batches_larger_than_the_buffer_and_of_changing_size():
     critic = mlp()
-    optimizer = kova.KOVA(critic, evolution=kova.FadingMemory(0.05), dtype=torch.float64)
+    optimizer = paper_filter(critic, evolution=kova.FadingMemory(0.05), dtype=torch.float64)
     literal = Algorithm1(mlp(), RULES[kova.Static()])
     for step, size in enumerate([3, 300, 1, 128, 127, 2, 700, 5]):
         u, y = batch(size, seed=step)
@@ -54,7 +54,7 @@ def test_batches_larger_than_the_buffer_and_of_changing_size():
 def test_extreme_forgetting_neither_overflows_nor_underflows(eta):
     # 256 deferred single-sample steps at η = 0.5 would scale B by 2^256.
     for evolution in (kova.PriorRelaxation(eta), kova.FadingMemory(eta), kova.DirectionalForgetting(eta)):
-        optimizer = kova.KOVA(mlp(dtype=torch.float32), evolution=evolution)
+        optimizer = paper_filter(mlp(dtype=torch.float32), evolution=evolution)
         for step in range(300):
             optimizer.step(*batch(1, seed=step, dtype=torch.float32))
         P = optimizer.covariance.dense()
@@ -68,7 +68,7 @@ def test_an_evolution_may_forget_everything_at_once():
         def predict(self, P):
             return P.scaled(0.0).shifted(2.0)
 
-    optimizer = kova.KOVA(mlp(), evolution=Restart(), dtype=torch.float64)
+    optimizer = paper_filter(mlp(), evolution=Restart(), dtype=torch.float64)
     for step in range(40):
         optimizer.step(*batch(12, seed=step))
     literal = Algorithm1(mlp(), lambda P, J, p0: 2.0 * torch.eye(len(P), dtype=P.dtype))
@@ -80,7 +80,7 @@ def test_an_evolution_may_forget_everything_at_once():
 
 def test_the_guard_holds_every_variance():
     for evolution in (kova.FadingMemory(0.2, max_variance=3.0), kova.DirectionalForgetting(0.2, max_variance=3.0)):
-        optimizer = kova.KOVA(mlp(), evolution=evolution, noise=kova.ConstantNoise(100.0), dtype=torch.float64)
+        optimizer = paper_filter(mlp(), evolution=evolution, noise=kova.ConstantNoise(100.0), dtype=torch.float64)
         largest = 0.0
         for step in range(80):
             optimizer.step(*batch(6, seed=step))
@@ -92,7 +92,7 @@ def test_directional_forgetting_takes_the_step_of_fading_memory():
     runs = []
     for evolution in (kova.DirectionalForgetting(0.3), kova.FadingMemory(0.3, max_variance=math.inf)):
         critic = mlp()
-        optimizer = kova.KOVA(critic, evolution=evolution, dtype=torch.float64)
+        optimizer = paper_filter(critic, evolution=evolution, dtype=torch.float64)
         optimizer.step(*batch(6))
         runs.append(theta(critic))
     assert relative(*runs) < 1e-9
@@ -100,7 +100,7 @@ def test_directional_forgetting_takes_the_step_of_fading_memory():
 
 def test_equal_samples_can_be_forgotten_along():
     # J A is singular for two equal samples.
-    optimizer = kova.KOVA(mlp(), evolution=kova.DirectionalForgetting(0.1), dtype=torch.float64)
+    optimizer = paper_filter(mlp(), evolution=kova.DirectionalForgetting(0.1), dtype=torch.float64)
     u, y = batch(1)
     for _ in range(20):
         optimizer.step(u.expand(8, -1), y.expand(8))
@@ -112,13 +112,13 @@ def test_inflating_twice_along_a_batch_is_refused():
         def predict(self, P):
             return P.inflated_along_batch(0.1).inflated_along_batch(0.1)
 
-    optimizer = kova.KOVA(mlp(), evolution=Twice())
+    optimizer = paper_filter(mlp(), evolution=Twice())
     with pytest.raises(RuntimeError, match="once"):
         optimizer.step(*batch())
 
 
 def test_memory_is_what_was_promised():
-    optimizer = kova.KOVA(mlp(hidden=40), covariance="full")
+    optimizer = paper_filter(mlp(hidden=40), covariance="full")
     promised = 4 * Full.cost(Layout.of(mlp(hidden=40))).numbers
     assert abs(optimizer.covariance.nbytes - promised) <= 4 * dense_part.DEFERRED_ROWS
 
@@ -126,7 +126,7 @@ def test_memory_is_what_was_promised():
 def test_a_structure_may_be_given_as_an_instance():
     critic = mlp()
     covariance = Full(Layout.of(critic), prior_variance=2.0, dtype=torch.float64)
-    optimizer = kova.KOVA(critic, covariance=covariance)
+    optimizer = paper_filter(critic, covariance=covariance)
     assert optimizer.covariance is covariance
     assert optimizer.dtype == torch.float64
     optimizer.step(*batch())

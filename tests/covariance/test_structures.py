@@ -6,7 +6,7 @@ import io
 
 import pytest
 import torch
-from cases import EVOLUTIONS, batch, mask, mlp, relative, same_bits, snapshot, theta
+from cases import EVOLUTIONS, batch, mask, mlp, paper_filter, relative, same_bits, snapshot, theta
 from reference import Algorithm1, Rule
 from torch import Tensor, nn
 
@@ -28,7 +28,7 @@ def test_thirty_steps_equal_the_masked_dense_filter(structure, evolution, rule):
     critic = mlp()
     keep = mask(critic, structure)
     literal = Algorithm1(mlp(), masked(rule, keep))
-    optimizer = kova.KOVA(critic, covariance=structure, evolution=evolution, step_size=0.9, dtype=torch.float64)
+    optimizer = paper_filter(critic, covariance=structure, evolution=evolution, step_size=0.9, dtype=torch.float64)
     for step in range(30):
         u, y = batch(6, seed=step)
         # R enters once, not once per block.
@@ -49,7 +49,7 @@ def test_thirty_steps_equal_the_masked_dense_filter(structure, evolution, rule):
 def test_low_rank_of_full_rank_is_the_full_filter(evolution, rule, rank):
     critic = mlp()
     literal = Algorithm1(mlp(), rule)
-    optimizer = kova.KOVA(critic, covariance=f"low_rank:{rank}", evolution=evolution, dtype=torch.float64)
+    optimizer = paper_filter(critic, covariance=f"low_rank:{rank}", evolution=evolution, dtype=torch.float64)
     for step in range(30):
         u, y = batch(6, seed=step)
         literal.step(u, y, 6 * torch.eye(6, dtype=torch.float64), 1.0)
@@ -61,7 +61,7 @@ def test_low_rank_of_full_rank_is_the_full_filter(evolution, rule, rank):
 @pytest.mark.parametrize("rank", [1, 5, 12])
 def test_low_rank_drops_towards_doubt(rank):
     exact, rough = (
-        kova.KOVA(nn.Linear(40, 1).double(), covariance=name, evolution=kova.Static(), dtype=torch.float64)
+        paper_filter(nn.Linear(40, 1).double(), covariance=name, evolution=kova.Static(), dtype=torch.float64)
         for name in ("full", f"low_rank:{rank}")
     )
     for step in range(20):
@@ -80,7 +80,7 @@ def test_last_layer_is_ridge_regression_on_the_last_features():
     # LS-DQN: P = I/λ, R = 1, one step.
     critic, ridge = mlp(), 0.3
     below = [parameter.clone() for parameter in list(critic.parameters())[:-2]]
-    optimizer = kova.KOVA(
+    optimizer = paper_filter(
         critic,
         covariance="last_layer",
         prior_variance=1 / ridge,
@@ -104,7 +104,7 @@ def test_last_layer_is_ridge_regression_on_the_last_features():
 def test_last_layer_leaves_the_features_to_their_own_optimizer():
     critic = mlp(dtype=torch.float32)
     features = torch.optim.Adam(critic[:-1].parameters(), lr=1e-2)
-    head = kova.KOVA(critic, covariance="last_layer", noise=kova.ConstantNoise(1.0))
+    head = paper_filter(critic, covariance="last_layer", noise=kova.ConstantNoise(1.0))
     losses: list[float] = []
     for step in range(200):
         u, y = batch(32, seed=step, dtype=torch.float32)
@@ -135,7 +135,7 @@ def test_structures_serve_any_module(structure):
     torch.manual_seed(0)
     critic = Mixed().double()
     names = [name for name, p in critic.named_parameters() if p.requires_grad]
-    optimizer = kova.KOVA(critic, covariance=structure, evolution=kova.Static(), dtype=torch.float64)
+    optimizer = paper_filter(critic, covariance=structure, evolution=kova.Static(), dtype=torch.float64)
     u = (torch.randn(6, 1, 3, 3).double(), torch.tensor([0, 1, 2, 0, 1, 2]))
     y = torch.randn(6).double()
     jacobian = optimizer.observation.linearise(u, 6, torch.float64)
@@ -157,7 +157,7 @@ def test_structures_serve_any_module(structure):
 @pytest.mark.parametrize(("evolution", "rule"), REMEMBERING, ids=MEMORY_IDS)
 def test_a_restored_structure_continues_bit_for_bit(structure, evolution, rule):
     critic = mlp(dtype=torch.float32)
-    optimizer = kova.KOVA(critic, covariance=structure, evolution=evolution)
+    optimizer = paper_filter(critic, covariance=structure, evolution=evolution)
     for step in range(19):
         optimizer.step(*batch(24, seed=step, dtype=torch.float32))
     file = io.BytesIO()
@@ -166,7 +166,7 @@ def test_a_restored_structure_continues_bit_for_bit(structure, evolution, rule):
     weights, state = torch.load(file, weights_only=True)
     twin = mlp(dtype=torch.float32, seed=5)
     twin.load_state_dict(weights)
-    restored = kova.KOVA(twin, covariance=structure, evolution=evolution)
+    restored = paper_filter(twin, covariance=structure, evolution=evolution)
     restored.load_state_dict(state)
     before = snapshot(restored)
     with pytest.raises(ValueError, match="non-finite"):
@@ -181,7 +181,7 @@ def test_a_restored_structure_continues_bit_for_bit(structure, evolution, rule):
 @pytest.mark.parametrize("structure", ["layer", "neuron", "block:20", "diagonal", "low_rank:9"])
 def test_samples_follow_the_structure(structure):
     critic = mlp(hidden=3)
-    optimizer = kova.KOVA(
+    optimizer = paper_filter(
         critic, covariance=structure, evolution=kova.Static(), noise=kova.ConstantNoise(0.1), dtype=torch.float64
     )
     for step in range(10):
@@ -196,12 +196,14 @@ def test_samples_follow_the_structure(structure):
 
 
 def test_a_snapshot_of_one_structure_does_not_load_into_another():
-    saved = kova.KOVA(mlp(), covariance="neuron").state_dict()
+    saved = paper_filter(mlp(), covariance="neuron").state_dict()
     for other in ("full", "layer", "diagonal", "block:7", "low_rank:3"):
         with pytest.raises(ValueError, match="neuron"):
-            kova.KOVA(mlp(), covariance=other).load_state_dict(saved)
+            paper_filter(mlp(), covariance=other).load_state_dict(saved)
     with pytest.raises(ValueError, match="size"):
-        kova.KOVA(mlp(), covariance="block:8").load_state_dict(kova.KOVA(mlp(), covariance="block:9").state_dict())
+        paper_filter(mlp(), covariance="block:8").load_state_dict(
+            paper_filter(mlp(), covariance="block:9").state_dict()
+        )
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_a_snapshot_of_one_structure_does_not_load_into_another():
     ],
 )
 def test_auto_takes_the_most_faithful_structure_within_the_budgets(units, budgets, expected):
-    optimizer = kova.KOVA(mlp(inputs=17, hidden=units, dtype=torch.float32), **budgets)
+    optimizer = paper_filter(mlp(inputs=17, hidden=units, dtype=torch.float32), **budgets)
     assert optimizer.covariance.name == expected
     if "memory_budget" in budgets:
         assert optimizer.covariance.nbytes <= budgets["memory_budget"]
@@ -230,7 +232,7 @@ def test_auto_takes_the_most_faithful_structure_within_the_budgets(units, budget
 def test_costs_are_known_before_allocating():
     layout = Layout.of(mlp(inputs=17, hidden=64))
     for name in ("full", "layer", "neuron", "diagonal", "block:512", "low_rank:16"):
-        optimizer = kova.KOVA(mlp(inputs=17, hidden=64, dtype=torch.float32), covariance=name)
+        optimizer = paper_filter(mlp(inputs=17, hidden=64, dtype=torch.float32), covariance=name)
         structure = type(optimizer.covariance)
         arguments = [int(name.partition(":")[2])] if ":" in name else []
         promised = 4 * structure.cost(layout, *arguments).numbers
@@ -245,7 +247,7 @@ def test_costs_are_known_before_allocating():
 def test_a_large_critic_gets_a_suggestion():
     ddpg = nn.Sequential(nn.Linear(23, 400), nn.ReLU(), nn.Linear(400, 300), nn.ReLU(), nn.Linear(300, 1))
     with pytest.raises(kova.CovarianceTooLarge, match=r'needs \d+\.?\d* GB.*covariance="neuron" needs \d+ MB'):
-        kova.KOVA(ddpg, covariance="full", memory_budget=16 * 10**9)
-    optimizer = kova.KOVA(ddpg)
+        paper_filter(ddpg, covariance="full", memory_budget=16 * 10**9)
+    optimizer = paper_filter(ddpg)
     assert optimizer.covariance.name == "diagonal"
     optimizer.step(torch.randn(100, 23), torch.randn(100))

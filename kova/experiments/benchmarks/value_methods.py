@@ -52,8 +52,15 @@ class KovaLearner(Learner):
     ) -> None:
         self.critic, self.gamma, self.trace_decay, self.calibrated = critic, gamma, trace_decay, calibrated
         dtype = next(critic.parameters()).dtype
+        # Noise and prior are given in the units of the problem.
         self.optimizer = kova.KOVA(
-            critic, covariance="full", prior_variance=prior_variance, evolution=evolution, noise=noise, dtype=dtype
+            critic,
+            covariance="full",
+            prior_variance=prior_variance,
+            evolution=evolution,
+            noise=noise,
+            dtype=dtype,
+            units=kova.RawUnits(),
         )
 
     def update(self, trajectory: Trajectory) -> None:

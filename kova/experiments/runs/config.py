@@ -44,7 +44,7 @@ NOT_SETTABLE = {
 #: critic has an optimizer and a gradient clip of its own; "upstream" is upstream's class unchanged, clip joint.
 CRITICS: Mapping[str, tuple[str, ...] | None] = {
     "kova": None,
-    "adam": ("optimizer", "epochs", "batch_size"),
+    "adam": ("optimizer", "epochs", "batch_size", "learning_rate"),
     "upstream": ("optimizer",),
 }
 
@@ -129,6 +129,8 @@ class RunConfig:
             raise UsageError(
                 f"critic.{unused[0]} is a setting of the Kalman critic; leave it out, or use --critic kova"
             )
+        if optimizer == "kova" and "learning_rate" in self.critic:
+            raise UsageError("critic.learning_rate is for --critic adam; a Kalman critic has no learning rate")
         if "noise" in self.critic:
             try:
                 ALGORITHMS[self.algo].check_noise("critic.noise", resolve(self.critic["noise"]))
@@ -244,7 +246,7 @@ def settable(algo: str) -> tuple[str, ...]:
     policy = algorithm.policy_aliases["MlpPolicy"]
     passes = ["epochs", "batch_size"] if issubclass(algorithm, OnPolicyCritic) else []
     # N of the filter's steps is the algorithm's to say.
-    critic = ["optimizer", *passes, *(name for name in _parameters(kova.KOVA) if name != "batch_size")]
+    critic = ["optimizer", "learning_rate", *passes, *(name for name in _parameters(kova.KOVA) if name != "batch_size")]
     single = [entry.name for entry in fields(RunConfig) if entry.name not in ("algo", "env", "preset")]
     return (
         *(name for name in single if name not in ("algorithm", "policy", "critic")),

@@ -24,7 +24,7 @@ def linear(start: float, end: float = 0.0) -> LinearSchedule:
 
 
 def _models() -> dict[str, Callable[..., Any]]:
-    """Return every model of P_v and P_n that the library exports, by name."""
+    """Return every model that the library exports, by name."""
     exported = {name: getattr(kova, name) for name in kova.__all__}
     return {
         name: model
@@ -34,7 +34,7 @@ def _models() -> dict[str, Callable[..., Any]]:
 
 
 #: What a filter is composed of.
-MODELS = (kova.Evolution, kova.Noise, kova.Prior, kova.Units)
+MODELS = (kova.Evolution, kova.Noise, kova.Prior, kova.Trust, kova.Units)
 
 #: What may be called.
 CALLS: Mapping[str, Callable[..., Any]] = {**_models(), "linear": linear}
@@ -101,6 +101,8 @@ def _literal(node: ast.expr, text: str) -> Any:
         return NAMES[node.id]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
         return _called(node, text)
+    if isinstance(node, ast.Tuple | ast.List):
+        return tuple(_literal(item, text) for item in node.elts)
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

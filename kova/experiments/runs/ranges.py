@@ -13,6 +13,7 @@ from kova.evolution import Evolution
 from kova.experiments.runs.expressions import NAMES, resolve
 from kova.noise import Noise
 from kova.prior import Prior
+from kova.trust import Trust
 from kova.units import Units
 
 
@@ -121,11 +122,13 @@ CHECKS: Mapping[str, Check] = {
     "critic.evolution": Check(
         "a model of P_v, as in FadingMemory(0.01) or PriorRelaxation(0.02)", lambda value: isinstance(value, Evolution)
     ),
+    "critic.learning_rate": POSITIVE,
     "critic.noise": Check(
         "a model of P_n, as in BatchSize(), MaxRatio() or ConstantNoise(1.0)", lambda value: isinstance(value, Noise)
     ),
     "critic.prior": Check("a prior, as in FanIn() or Isotropic(1.0)", lambda value: isinstance(value, Prior)),
     "critic.step_size": STEP,
+    "critic.trust": Check("how steps are checked, GainRatio() or Unchecked()", lambda value: isinstance(value, Trust)),
     "critic.units": Check("units of the labels, LabelUnits() or RawUnits()", lambda value: isinstance(value, Units)),
     "policy.activation_fn": Check(
         f"one of {', '.join(name for name, value in NAMES.items() if isinstance(value, type))}",

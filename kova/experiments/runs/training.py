@@ -95,7 +95,8 @@ def _algorithm(config: RunConfig) -> tuple[Callable[..., BaseAlgorithm], dict[st
     optimizer = settings.pop("optimizer")
     if optimizer == "upstream":
         return upstream_of(config.algo), {}
-    passes = {f"critic_{name}": settings.pop(name) for name in ("epochs", "batch_size") if name in settings}
+    own = ("epochs", "batch_size", "learning_rate")
+    passes = {f"critic_{name}": settings.pop(name) for name in own if name in settings}
     return ALGORITHMS[config.algo], {"critic": optimizer, "critic_kwargs": settings, **passes}
 
 
