@@ -52,11 +52,11 @@ class Assumptions:
         return self._after(labels) if self.units.active and steps else self
 
     def _after(self, labels: Tensor) -> Assumptions:
-        centred = self.output is not None and self.output.bias is not None
+        centred = self.output is not None and self.output.centred
         return replace(self, state=self.units.updated(self.state, labels, centred=centred))
 
     def start(self, parameters: dict[str, nn.Parameter]) -> None:
-        """Set the output layer to s·w and μ + s·b."""
+        """Set the output layer to s·w and μ + s·b; where it cannot hold a mean, μ is 0."""
         assert self.output is not None
         for name in self.output.names:
             parameters[name].mul_(self.state.scale).add_(self.state.mean if name == self.output.bias else 0.0)
@@ -77,5 +77,5 @@ class Assumptions:
         """Return a snapshot; without units there is nothing to keep."""
         if not self.units.active:
             return {}
-        layer = None if self.output is None else [self.output.weight, self.output.bias]
+        layer = None if self.output is None else [self.output.weight, self.output.bias, self.output.centred]
         return {"units": self.state.state_dict(), "output_layer": layer}

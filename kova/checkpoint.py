@@ -72,9 +72,10 @@ def checked(state_dict: object, parameters: list[tuple[str, list[int]]]) -> Snap
 def _output_layer(names: object, known: list[str]) -> OutputLayer | None:
     if names is None:
         return None
-    if isinstance(names, list) and len(names) == 2 and names[0] in known and names[1] in (None, *known):
-        return OutputLayer(names[0], names[1])
-    raise ValueError(f"state_dict has output_layer = {names!r}, expected the names of a weight and a bias")
+    sound = isinstance(names, list) and len(names) == 3 and isinstance(names[2], bool)
+    if sound and isinstance(names, list) and names[0] in known and names[1] in (None, *known):
+        return OutputLayer(*names)
+    raise ValueError(f"state_dict has output_layer = {names!r}, expected the names of a weight and a bias, and a flag")
 
 
 def widened(value: Any) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kova.adaptive_noise import InnovationNoise
 from kova.evolution import Evolution, FadingMemory, PriorRelaxation
-from kova.noise import BatchSize, Noise
+from kova.noise import BatchSize, ConstantNoise, Noise
 
-#: Chosen by ``kova bench streams``; see docs/defaults.md.
+#: Chosen by ``kova bench streams``; see docs/defaults.md. In units of the labels: a label's noise is a tenth of the
+#: variance that labels have.
 EVOLUTION: Evolution = PriorRelaxation(0.001)
-NOISE: Noise = InnovationNoise()
+NOISE: Noise = ConstantNoise(0.1)
 
 #: Of 0.1.0, which had no units.
 EVOLUTION_010: Evolution = FadingMemory(0.01)

@@ -57,8 +57,8 @@ class KOVA(Restorable):
         covariance: Structure of P: a name or an instance from :mod:`kova.covariance`.
         prior_variance: P_{0|0} = prior_variance · I, short for ``prior=kova.Isotropic(prior_variance)``.
         evolution: P_v, how the parameters may move between batches; by default ``kova.PriorRelaxation(0.001)``.
-        noise: P_n, how the target labels scatter around the value; by default ``kova.InnovationNoise()``, learned from
-            how far they fall from where they were expected.
+        noise: P_n, how the target labels scatter around the value; by default ``kova.ConstantNoise(0.1)``, a tenth of
+            the labels' variance.
         step_size: α in (0, 1], or a callable of the step number t = 1, 2, …
         dtype: Of the covariance. A float32 P goes on in float64 from the first batch that it could not resolve: large
             derivatives and little noise, as with raw observations in the thousands.
@@ -66,8 +66,9 @@ class KOVA(Restorable):
             ``kova.Isotropic(1.0)``.
         units: Of the labels. ``kova.LabelUnits()`` takes noise and prior to be those of labels with mean 0 and
             deviation 1, whatever the labels are; the output layer starts at their mean and deviation with the first
-            batch. It needs an output layer, a Linear layer with h = w·φ + b, and raises ``ValueError`` at the first
-            step if there is none. ``kova.RawUnits()``, the paper's, takes noise and prior as they are.
+            batch. It needs an output layer, a Linear layer with h = w·φ + b, or at least one that h is proportional to
+            (then the labels' mean counts as 0), and raises ``ValueError`` at the first step if there is none.
+            ``kova.RawUnits()``, the paper's, takes noise and prior as they are.
         trust: Whether steps are checked after they are computed, and P_n is adapted to what is found.
         batch_size: N of a typical step. ``covariance="auto"`` takes the most faithful structure that then costs at most
             five steps of Adam. A step may have any number of samples; a large batch is taken in pieces, which for a
@@ -209,8 +210,9 @@ class KOVA(Restorable):
         output = find_output_layer(self.observation.module, parameters, jacobian)
         if output is None:
             raise ValueError(
-                "the critic has no output layer that is optimised, a Linear layer with h = w·φ + b, so it cannot take "
-                "the units of its labels; pass units=kova.RawUnits() and labels of about unit scale"
+                "the critic has no output layer that is optimised, a Linear layer to which its values are "
+                "proportional, so it cannot take the units of its labels; pass units=kova.RawUnits() and labels of "
+                "about unit scale"
             )
         before, assumptions = {name: parameters[name].detach().clone() for name in output.names}, self._assumptions
         begun, steps = assumptions.begun(output, y), self.steps

@@ -33,7 +33,7 @@ def data(samples: int, noise: float, seed: int = 0) -> tuple[torch.Tensor, torch
 @pytest.mark.parametrize("initial", [0.01, 1.0, 100.0])
 def test_innovation_noise_finds_the_variance_of_the_labels(initial):
     inputs, labels, _ = data(6_000, 0.7)
-    optimizer = linear(kova.InnovationNoise(initial=initial))
+    optimizer = linear(kova.InnovationNoise(initial=initial, floor=1e-6))
     for batch in torch.arange(6_000).split(20):
         optimizer.step(inputs[batch], labels[batch])
     assert optimizer.state_dict()["noise_memory"]["variance"] == pytest.approx(0.49, rel=0.15)

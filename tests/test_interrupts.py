@@ -161,7 +161,7 @@ OUT_OF_MEMORY = """
     structure, tries = sys.argv[1], int(sys.argv[2])
     from torch import nn
     critic = nn.Sequential(nn.Linear(3, 50), nn.Tanh(), nn.Linear(50, 40), nn.Tanh(), nn.Linear(40, 1))
-    optimizer = paper_filter(critic, covariance=structure, evolution=kova.DirectionalForgetting(0.05))
+    optimizer = kova.KOVA(critic, covariance=structure, evolution=kova.DirectionalForgetting(0.05))
     for seed in range(20):
         optimizer.step(*batch(64, seed=seed, dtype=torch.float32))
     failed = 0

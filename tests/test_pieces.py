@@ -181,10 +181,10 @@ MEMORY = """
         return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
 
     critic = nn.Sequential(nn.Linear(60, 650), nn.Tanh(), nn.Linear(650, 650), nn.Tanh(), nn.Linear(650, 1))
-    warm = paper_filter(nn.Linear(60, 1))
+    warm = kova.KOVA(nn.Linear(60, 1))
     u, y = torch.randn(512, 60), torch.randn(512)
     warm.step(u[:64], y[:64])
-    optimizer = paper_filter(critic, covariance="diagonal", memory_budget=int(sys.argv[1]))
+    optimizer = kova.KOVA(critic, covariance="diagonal", memory_budget=int(sys.argv[1]))
     before = resident("VmRSS")
     open("/proc/self/clear_refs", "w").write("5")
     optimizer.step(u, y)

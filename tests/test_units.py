@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from cases import batch, mlp, relative, same_bits, snapshot, theta
+from cases import batch, mlp, paper_filter, relative, same_bits, snapshot, theta
 from reference import Algorithm1
 from torch import nn
 
@@ -90,6 +90,7 @@ def test_with_units_it_is_literal_algorithm_1_with_their_prior_and_noise(prior):
         covariance="full",
         evolution=kova.Static(),
         prior=prior,
+        noise=kova.BatchSize(),
         units=kova.LabelUnits(tolerance=1e6),
         dtype=torch.float64,
     )
@@ -154,6 +155,7 @@ def test_a_snapshot_continues_bit_for_bit(structure):
         critic,
         covariance=structure,
         evolution=kova.PriorRelaxation(0.02),
+        noise=kova.BatchSize(),
         prior=kova.FanIn(),
         units=kova.LabelUnits(memory=20),
         dtype=torch.float64,
@@ -167,9 +169,9 @@ def test_a_snapshot_continues_bit_for_bit(structure):
 
 
 def test_a_filter_that_was_saved_without_units_goes_on_without():
-    saved = kova.KOVA(mlp(), dtype=torch.float64)
+    saved = paper_filter(mlp(), dtype=torch.float64)
     saved.step(*batch())
-    fresh = kova.KOVA(mlp(), units=kova.LabelUnits(), prior=kova.FanIn(), dtype=torch.float64)
+    fresh = kova.KOVA(mlp(), dtype=torch.float64)
     fresh.observation.module.load_state_dict(saved.observation.module.state_dict())
     with pytest.warns(UserWarning, match="without units"):
         fresh.load_state_dict(saved.state_dict())
@@ -201,6 +203,25 @@ def test_an_output_per_action_is_an_output_layer():
         optimizer.step((u, actions), 1e5 + 1e4 * (u[:, 1] + actions.squeeze(1)))
     value = optimizer.predict((u, actions)).mean
     assert float((value - (1e5 + 1e4 * (u[:, 1] + actions.squeeze(1)))).abs().mean()) < 2e3
+
+
+def test_an_advantage_has_a_scale_and_no_mean():
+    """Its average over actions is taken out inside h, so that a number added to the bias adds nothing."""
+    critic = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+
+    def advantage(module, inputs):
+        scores = module(inputs)
+        return scores[:, 0] - scores.mean(1)
+
+    found = []
+    for c in (1.0, 1e5):
+        optimizer = kova.KOVA(copy.deepcopy(critic), advantage, dtype=torch.float64)
+        for step in range(20):
+            u, y = batch(32, seed=step)
+            optimizer.step(u, c * y)
+        assert optimizer.state_dict()["units"]["mean"] == 0.0
+        found.append(optimizer.predict(u).mean / c)
+    assert relative(found[1], found[0]) < 1e-8
 
 
 def test_an_output_layer_without_a_bias_has_a_scale_only():

@@ -56,11 +56,19 @@ class Scales:
 
     def vector(self, like: Tensor) -> Tensor:
         """Return f for every entry of θ, (d,), in the dtype and on the device of ``like``."""
-        return torch.cat([like.new_full((count,), value) for count, value in self._pairs])
+        key = (like.dtype, like.device)
+        if key not in self._vectors:
+            self._vectors[key] = torch.cat([like.new_full((count,), value) for count, value in self._pairs])
+        return self._vectors[key]
 
     def spread(self, numbers: Tensor) -> Tensor:
         """Return (…, d) numbers times f."""
         return numbers if self.trivial else numbers * self.vector(numbers)
+
+    @cached_property
+    def _vectors(self) -> dict[tuple[torch.dtype, torch.device], Tensor]:
+        """What :meth:`vector` has given: it is asked for in every step."""
+        return {}
 
     @cached_property
     def _pairs(self) -> list[tuple[int, float]]:

@@ -16,15 +16,18 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class OutputLayer:
-    """The layer with h = w·φ + b.
+    """The layer whose outputs the values are made of.
 
     Attributes:
         weight: Name of w.
         bias: Name of b, if there is one.
+        centred: Whether a number added to b is added to every value: h = w·φ + b. Otherwise h is only proportional to
+            (w, b), as an advantage is, from which an average over actions was taken.
     """
 
     weight: str
     bias: str | None
+    centred: bool
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -37,8 +40,8 @@ def find_output_layer(
 ) -> OutputLayer | None:
     """Return the Linear layer whose outputs are the values, told by numbers.
 
-    It is the one with ∂h/∂w·w + ∂h/∂b·b = h and ∂h/∂b = 1 for every sample: h is linear in it, and nothing comes after
-    it but the choice of an output. Both must be optimised.
+    It is the last one with ∂h/∂w·w + ∂h/∂b·b = h for every sample: multiplying it multiplies the values. Where besides
+    ∂h/∂b = 1, it can hold their mean too. All of it must be optimised.
 
     Args:
         module: The critic.
@@ -53,20 +56,17 @@ def find_output_layer(
             bias = named.get(id(layer.bias))
         if weight is None or (layer.bias is not None and bias is None):
             continue
-        found = OutputLayer(weight, bias)
-        if _is_linear(found, parameters, jacobian):
-            return found
+        own = {name: parameters[name].detach() for name in (weight, bias) if name is not None}
+        values = jacobian.values.to(jacobian.dtype)
+        if _close(_derivative(own, parameters, jacobian), values):
+            return OutputLayer(weight, bias, bias is not None and _adds(own[bias], bias, parameters, jacobian))
     return None
 
 
-def _is_linear(layer: OutputLayer, parameters: Mapping[str, nn.Parameter], jacobian: Jacobian) -> bool:
-    values = jacobian.values.to(jacobian.dtype)
-    own = {name: parameters[name].detach() for name in layer.names}
-    close = _close(_derivative(own, parameters, jacobian), values)
-    if layer.bias is None:
-        return close
-    shift = {layer.bias: torch.ones_like(own[layer.bias])}
-    return close and _close(_derivative(shift, parameters, jacobian), torch.ones_like(values))
+def _adds(own: Tensor, name: str, parameters: Mapping[str, nn.Parameter], jacobian: Jacobian) -> bool:
+    """Return whether a number added to the bias is added to every value."""
+    shift = _derivative({name: torch.ones_like(own)}, parameters, jacobian)
+    return _close(shift, torch.ones_like(shift))
 
 
 def _derivative(direction: dict[str, Tensor], parameters: Mapping[str, nn.Parameter], jacobian: Jacobian) -> Tensor:

@@ -141,7 +141,9 @@ def run(out: Path, seeds: int, frames: int, algos: Sequence[str], console: Conso
         if (algo, env, arm, scale, seed) not in known
     ]
     torch.set_num_threads(1)
-    console.print(ROW.format("algo", "task", "critic", "scale", "seed", "return", "explained"), highlight=False)
+    console.print(
+        ROW.format("algo", "task", "critic", "scale", "seed", "return", "explained"), highlight=False, soft_wrap=True
+    )
     with record.kept(console):
         for job in track(jobs, "training", console=console, transient=True):
             algo, env, arm, scale, seed = job
@@ -150,6 +152,7 @@ def run(out: Path, seeds: int, frames: int, algos: Sequence[str], console: Conso
             console.print(
                 ROW.format(algo, env, arm, f"{scale:g}", seed, f"{result['return']:.1f}", f"{result['explained']:.3f}"),
                 highlight=False,
+                soft_wrap=True,
             )
     save_figure(out / "scale.png", record.results)
     console.print(str(path), highlight=False, soft_wrap=True)

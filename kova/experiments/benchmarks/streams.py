@@ -18,6 +18,7 @@ from rich.progress import track
 from torch import nn
 
 import kova
+from kova.defaults import EVOLUTION, NOISE
 from kova.errors import NumericalError
 from kova.experiments.benchmarks.record import Record, read_results
 from kova.experiments.benchmarks.streams_figure import save_figure
@@ -110,8 +111,10 @@ def _kova(**settings: Any) -> Arm:
     return Arm(lambda critic, h: kova.KOVA(critic, h, **settings))
 
 
-NOISES = (kova.InnovationNoise(), kova.BatchSize(0.01), kova.BatchSize(0.1))
 EVOLUTIONS = (kova.PriorRelaxation(1e-4), kova.PriorRelaxation(1e-3), kova.PriorRelaxation(1e-2))
+NOISES = (kova.ConstantNoise(0.01), kova.ConstantNoise(0.1), kova.ConstantNoise(1.0), kova.InnovationNoise())
+#: How wrong a noise may be, beside the default's.
+WRONG = (1e-3, 1e3)
 #: What the paper prints, bounded; what 0.1.0 did.
 PAPER: Mapping[str, Any] = {
     "evolution": kova.FadingMemory(0.01),
@@ -129,14 +132,20 @@ ARMS: Mapping[str, Arm] = {
         f"KOVA, {evolution!r}, {noise!r}": _kova(evolution=evolution, noise=noise)
         for evolution in EVOLUTIONS
         for noise in NOISES
+        if (evolution, noise) != (EVOLUTION, NOISE)
     },
     "KOVA, EvidenceForgetting()": _kova(evolution=kova.EvidenceForgetting()),
-    "KOVA, GainRatio()": _kova(trust=kova.GainRatio()),
     "KOVA, FadingMemory(0.001)": _kova(evolution=kova.FadingMemory(0.001)),
     "KOVA, Memoryless(0.1)": _kova(evolution=kova.Memoryless(0.1)),
     "KOVA, Isotropic()": _kova(prior=kova.Isotropic()),
     "KOVA, InnovationNoise(floor=1e-06)": _kova(noise=kova.InnovationNoise(floor=1e-6)),
     "KOVA, the paper's models": _kova(**PAPER),
+    "KOVA, GainRatio()": _kova(trust=kova.GainRatio()),
+    **{f"KOVA, noise × {wrong:g}": _kova(noise=kova.ConstantNoise(0.1 * wrong)) for wrong in WRONG},
+    **{
+        f"KOVA, noise × {wrong:g}, GainRatio()": _kova(noise=kova.ConstantNoise(0.1 * wrong), trust=kova.GainRatio())
+        for wrong in WRONG
+    },
 }
 
 ROW = "{:<20} {:<5} {:<62} {:>9} {:>9} {:>9} {:>8}"
@@ -165,7 +174,9 @@ def run(out: Path, frames: Path, chosen: Sequence[str], seed: int, console: Cons
     record_file = Record(path, "streams", command, {"seed": seed}, read_results(path, "streams"))
     known = {(result["stream"], result["labels"], result["arm"]) for result in record_file.results}
     console.print(
-        ROW.format("stream", "label", "critic", "explained", "1st half", "2nd half", "seconds"), highlight=False
+        ROW.format("stream", "label", "critic", "explained", "1st half", "2nd half", "seconds"),
+        highlight=False,
+        soft_wrap=True,
     )
     torch.set_num_threads(1)
     with record_file.kept(console):
