@@ -22,7 +22,7 @@ class EvidenceForgetting(Evolution):
     evidence of long ago is forgotten, and a jump of the target is answered in the very batch that shows it. The
     likeliest model makes the step.
 
-    Labels of one batch are not independent, so the batch counts as ``labels`` of them. The likelihood is that of
+    Labels of a large batch are not independent, so it counts as ``labels`` of them at most. The likelihood is that of
     innovations on the scale they are known to have (:class:`kova.calibration.Calibration`), because noise such as
     ``BatchSize`` is a weight rather than a level.
 
@@ -40,7 +40,7 @@ class EvidenceForgetting(Evolution):
         PriorRelaxation(1e-1),
     )
     switching: float = 0.01
-    labels: float = 4.0
+    labels: float = 64.0
 
     def __post_init__(self) -> None:
         """Check the kinds and ranges."""
@@ -69,6 +69,9 @@ class EvidenceForgetting(Evolution):
             for candidate, weight in zip(self.candidates, before, strict=True)
         ]
         largest = max(logs)
+        if largest == -math.inf:
+            # No S is positive definite: the batch says nothing about how the weights moved.
+            return self.candidates[before.index(max(before))], evidence.memory
         weights = [math.exp(value - largest) for value in logs]
         total = sum(weights)
         return self.candidates[logs.index(largest)], {str(k): w / total for k, w in enumerate(weights)}

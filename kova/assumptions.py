@@ -58,6 +58,8 @@ class Assumptions:
     def start(self, parameters: dict[str, nn.Parameter]) -> None:
         """Set the output layer to s·w and μ + s·b; where it cannot hold a mean, μ is 0."""
         assert self.output is not None
+        if not self.units.start:
+            return
         for name in self.output.names:
             parameters[name].mul_(self.state.scale).add_(self.state.mean if name == self.output.bias else 0.0)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kova import _checks, arguments, checkpoint
+from kova import _checks, arguments, checkpoint, defaults
 from kova._checks import Inputs
 from kova.assumptions import Assumptions
 from kova.beliefs import PREDICT_CHUNK
@@ -21,7 +21,6 @@ from kova.covariance.base import Covariance
 from kova.covariance.choice import STRUCTURES, Choice, Settings, choose
 from kova.covariance.layout import Layout
 from kova.covariance.scales import Scales
-from kova.defaults import EVOLUTION, NOISE
 from kova.errors import CovarianceTooLarge, NumericalError
 from kova.evolution import Evidence, Evolution
 from kova.factorise import TooNarrow
@@ -34,10 +33,10 @@ from kova.noise import BatchSize, ConstantNoise, MaxRatio, Noise
 from kova.observation_noise import ObservationNoise
 from kova.persistence import Restorable
 from kova.prediction import Prediction
-from kova.prior import FanIn, Isotropic, Prior
+from kova.prior import Isotropic, Prior
 from kova.step_report import StepReport
 from kova.trust import Outcome, Trust, Unchecked, trusted
-from kova.units import LabelUnits, Units
+from kova.units import LabelUnits, RawUnits, Units
 
 
 class KOVA(Restorable):
@@ -48,27 +47,29 @@ class KOVA(Restorable):
     the metric P_{t|t-1}⁻¹.
 
     There is nothing to tune: prior and noise follow the labels, and the defaults were chosen by how well they predict
-    returns on recorded streams of experience (``kova bench streams``). The paper's models are
-    ``evolution=FadingMemory(0.01)``, ``noise=BatchSize()``, ``prior=Isotropic()`` and ``units=RawUnits()``.
+    returns on recorded streams of experience (``kova bench streams``). ``units=RawUnits()`` is the paper's filter.
 
     Args:
         critic: Any module; its parameters that require grad are optimised, the others left alone.
         observation_fn: h, ``(module, inputs) -> (N,)``; by default ``module(inputs)``, (N,) or (N, 1).
         covariance: Structure of P: a name or an instance from :mod:`kova.covariance`.
-        prior_variance: P_{0|0} = prior_variance · I, short for ``prior=kova.Isotropic(prior_variance)``.
-        evolution: P_v, how the parameters may move between batches; by default ``kova.PriorRelaxation(0.001)``.
+        prior_variance: P_{0|0} = prior_variance · I in the labels' own units, short for
+            ``prior=kova.Isotropic(prior_variance)`` and ``units=kova.RawUnits()``.
+        evolution: P_v, how the parameters may move between batches; by default ``kova.PriorRelaxation(0.001)``, in raw
+            units ``kova.FadingMemory(0.01)``.
         noise: P_n, how the target labels scatter around the value; by default ``kova.ConstantNoise(0.1)``, a tenth of
-            the labels' variance.
+            the labels' variance, in raw units ``kova.BatchSize()``.
         step_size: α in (0, 1], or a callable of the step number t = 1, 2, …
         dtype: Of the covariance. A float32 P goes on in float64 from the first batch that it could not resolve: large
             derivatives and little noise, as with raw observations in the thousands.
-        prior: P_{0|0}; by default ``kova.FanIn()``, under which a value varies as much at every width. The paper's is
+        prior: P_{0|0}; by default ``kova.FanIn()``, under which a value varies as much at every width, in raw units
             ``kova.Isotropic(1.0)``.
-        units: Of the labels. ``kova.LabelUnits()`` takes noise and prior to be those of labels with mean 0 and
-            deviation 1, whatever the labels are; the output layer starts at their mean and deviation with the first
-            batch. It needs an output layer, a Linear layer with h = w·φ + b, or at least one that h is proportional to
-            (then the labels' mean counts as 0), and raises ``ValueError`` at the first step if there is none.
-            ``kova.RawUnits()``, the paper's, takes noise and prior as they are.
+        units: Of the labels. ``kova.LabelUnits()``, the default unless P_{0|0} is given in numbers, takes noise and
+            prior to be those of labels with mean 0 and deviation 1, whatever the labels are; the output layer starts at
+            their mean and deviation with the first batch. It needs an output layer, a Linear layer with h = w·φ + b, or
+            at least one that h is proportional to (then the labels' mean counts as 0), and raises ``ValueError`` at the
+            first step if there is none. ``kova.RawUnits()`` takes noise and prior as they are, and by default those of
+            the paper.
         trust: Whether steps are checked after they are computed, and P_n is adapted to what is found.
         batch_size: N of a typical step. ``covariance="auto"`` takes the most faithful structure that then costs at most
             five steps of Adam. A step may have any number of samples; a large batch is taken in pieces, which for a
@@ -98,21 +99,29 @@ class KOVA(Restorable):
         observation_fn: ObservationFn | None = None,
         covariance: str | Covariance = "auto",
         prior_variance: float | None = None,
-        evolution: Evolution = EVOLUTION,
-        noise: Noise = NOISE,
+        evolution: Evolution | None = None,
+        noise: Noise | None = None,
         step_size: float | Callable[[int], float] = 1.0,
         dtype: torch.dtype = torch.float32,
         *,
         prior: Prior | None = None,
-        units: Units = LabelUnits(),
+        units: Units | None = None,
         trust: Trust = Unchecked(),
         batch_size: int = 64,
         memory_budget: int | None = None,
         flop_budget: float | None = None,
     ) -> None:
-        arguments.check_kinds(critic, observation_fn, evolution, noise, dtype)
+        if units is None:
+            # Numbers that are given for P are in the labels' own units.
+            units = LabelUnits() if prior_variance is None and isinstance(covariance, str) else RawUnits()
         arguments.check_prior(prior, prior_variance, units)
         arguments.check_trust(trust)
+        chosen = defaults.of(units)
+        #: Models that the user has not named; a filter that was saved without units goes on with others.
+        self._unnamed = frozenset({"evolution"} if evolution is None else ()) | ({"noise"} if noise is None else set())
+        evolution = chosen.evolution if evolution is None else evolution
+        noise = chosen.noise if noise is None else noise
+        arguments.check_kinds(critic, observation_fn, evolution, noise, dtype)
         if not callable(step_size):
             arguments.check_step_size(step_size)
         base = 1.0 if prior_variance is None else prior_variance
@@ -126,7 +135,7 @@ class KOVA(Restorable):
         if prior is None and prior_variance is not None:
             prior = Isotropic(prior_variance)
         # An instance comes with a prior of its own.
-        self.prior = FanIn() if prior is None and isinstance(covariance, str) else prior
+        self.prior = chosen.prior if prior is None and isinstance(covariance, str) else prior
         self.units = units
         choice = choose(critic, covariance, evolution, settings)
         self.observation = Observation(critic, observation_fn, choice.parameters)
@@ -228,6 +237,11 @@ class KOVA(Restorable):
                     for name, value in before.items():
                         parameters[name].copy_(value)
             raise
+
+    @property
+    def begins(self) -> bool:
+        """Whether the next labels set the units of an untrained critic, whose own values had better not be in them."""
+        return self._assumptions.waiting and self.units.start
 
     def _filter(self, inputs: Inputs, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None) -> StepReport:
         size = len(y)

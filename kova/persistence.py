@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from kova import checkpoint
+from kova import checkpoint, defaults
 from kova.assumptions import Assumptions
 from kova.beliefs import Beliefs
 from kova.covariance.choice import STRUCTURES, Choice, Settings, choose
-from kova.defaults import EVOLUTION, EVOLUTION_010, NOISE, NOISE_010
 from kova.evolution import Evolution
 from kova.interrupts import HeldSignals
 from kova.memories import Memories
@@ -39,6 +38,7 @@ class Restorable(Beliefs, torch.optim.Optimizer):
     _memories: Memories
     _settings: Settings
     _reason: str
+    _unnamed: frozenset[str]
     _take: Callable[[Choice, Settings], None]
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,10 +81,10 @@ class Restorable(Beliefs, torch.optim.Optimizer):
         if snapshot.units is None:
             if self.units.active:
                 warnings.warn("the filter was saved without units of its labels and goes on without", stacklevel=4)
-            # What was saved is P in the units it was saved in, and for the models that were the defaults then.
+            # What was saved is P in the units it was saved in, learned with the models that were the defaults then.
             self.units = RawUnits()
-            self.evolution = EVOLUTION_010 if self.evolution is EVOLUTION else self.evolution
-            self.noise = NOISE_010 if self.noise is NOISE else self.noise
+            for name in self._unnamed:
+                setattr(self, name, getattr(defaults.RAW, name))
             self._assumptions = Assumptions(self.units, self.covariance.scales, self._assumptions.names)
         else:
             self._assumptions = replace(self._assumptions, state=snapshot.units, output=snapshot.output)

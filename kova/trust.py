@@ -16,8 +16,10 @@ from kova.memories import Memory
 
 Step = TypeVar("Step")
 
-#: How much of the way to a NIS of 1 the noise goes with every batch, in powers; a single batch counts as 2 at most.
-PACE, MOST_SURPRISE = 0.1, 2.0
+#: The share of the way to a NIS of 1, in powers, that the noise goes with every batch.
+PACE = 0.25
+#: The NIS that one batch counts as, at least and at most: outliers can make it any size, chance does not make it small.
+LEAST_NIS, MOST_NIS = 0.1, 2.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class GainRatio(Trust):
 
     low: float = 0.25
     factor: float = 4.0
-    tries: int = 5
+    tries: int = 10
     floor: float = 0.1
 
     def __post_init__(self) -> None:
@@ -116,7 +118,7 @@ class GainRatio(Trust):
         # Written so that a loss that is not finite is not good.
         if not outcome.gain_ratio >= self.low:
             return False, {"inflation": self.factor * inflation}
-        surprise = min(max(outcome.nis, 1.0 / MOST_SURPRISE), MOST_SURPRISE)
+        surprise = min(max(outcome.nis, LEAST_NIS), MOST_NIS)
         least = self.floor / outcome.noise
         return True, {"inflation": max(inflation * surprise**PACE, least)}
 

@@ -73,6 +73,9 @@ class Units(ABC):
     def active(self) -> bool:
         """Whether there are units at all."""
 
+    #: Whether the output layer starts in the units of the first batch.
+    start: bool = False
+
 
 @dataclass(frozen=True)
 class LabelUnits(Units):
@@ -83,13 +86,18 @@ class LabelUnits(Units):
     Args:
         memory: Batches that the running estimate looks back on, >= 1.
         tolerance: s moves when the estimate has left it by more than this share, > 0.
+        start: Whether the output layer starts at s·w and μ + s·b with the first batch. Say no for a critic that has
+            been trained already: its values are in the units of the labels.
     """
 
     memory: int = 200
     tolerance: float = 0.1
+    start: bool = True
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        if not isinstance(self.start, bool):
+            raise TypeError(f"start must be True or False, got {self.start!r}")
         object.__setattr__(self, "memory", _checks.count("memory", self.memory))
         object.__setattr__(self, "tolerance", _checks.positive("tolerance", self.tolerance))
 

@@ -29,7 +29,8 @@ COMMANDS = [
     ["bench", "train"],
     ["bench", "values"],
     ["bench", "deep-sea"],
-    ["bench", "passes"],
+    ["bench", "streams"],
+    ["bench", "scale"],
     ["bench", "policy"],
     ["demo"],
 ]

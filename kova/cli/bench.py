@@ -97,7 +97,7 @@ def deep_sea(
 
 @app.command(
     "streams",
-    epilog=examples("kova bench streams", "kova bench streams --stream 'Hopper-v4' --stream 'Pendulum-v1, raw'"),
+    epilog=examples("kova bench streams", "kova bench streams --stream Hopper-v4 --seed 101"),
 )
 def streams(
     context: typer.Context,

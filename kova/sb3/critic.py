@@ -24,6 +24,7 @@ from kova.sb3.adam import AdamCritic, AdamReport
 from kova.sb3.restore import unchanged_on_error
 from kova.step_report import StepReport
 from kova.suggest import suggestion
+from kova.units import LabelUnits, RawUnits
 
 Critic = Literal["kova", "adam"]
 
@@ -57,6 +58,8 @@ class CriticMixin(BaseAlgorithm):
     only_for_adam: ClassVar[tuple[str, ...]] = ()
     critic_optimizer: KOVA | AdamCritic
     _trainable_then: list[bool]
+    #: Whether the critic's weights are those it was built with.
+    _critic_is_new = False
 
     def __init__(
         self,
@@ -113,12 +116,33 @@ class CriticMixin(BaseAlgorithm):
         if self.critic_type == "adam":
             return AdamCritic(module, observation_fn, lr=self._critic_rate(1.0), **adam)
         size = {"batch_size": self._labels_per_step()}
-        optimizer = KOVA(module, observation_fn, **{**size, **self.default_critic_kwargs, **self.critic_kwargs})
+        settings = {**size, **self.default_critic_kwargs, **self.critic_kwargs}
+        by_numbers = not {"prior_variance", "units"}.isdisjoint(settings)
+        if not by_numbers and _is_frozen(self._output_layer(module)):
+            warnings.warn(
+                "the output layer of the critic is frozen and cannot take the units of its labels: the filter begins "
+                "with units=RawUnits(), the paper's",
+                stacklevel=2,
+            )
+            settings["units"] = RawUnits()
+        elif not by_numbers and not self._critic_is_new:
+            # Its values are in the units of the labels already.
+            settings["units"] = LabelUnits(start=False)
+        optimizer = KOVA(module, observation_fn, **settings)
         self.check_noise("critic_kwargs: noise", optimizer.noise)
         if self.verbose >= 1:
             # As upstream says which device it uses.
             print(f"Critic: {optimizer!r}")
         return optimizer
+
+    def _output_layer(self, module: nn.Module) -> nn.Module | None:
+        """Return the layer whose outputs are the values of a critic, if there is one to be told by its place."""
+        linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+        return linear[-1] if linear else None
+
+    def _begins(self) -> bool:
+        """Return whether the next labels set the filter's units: an untrained critic's values must not be in them."""
+        return isinstance(self.critic_optimizer, KOVA) and self.critic_optimizer.begins
 
     def _labels_per_step(self) -> int:
         """Return N of the filter's steps, by which it chooses a covariance structure."""
@@ -246,7 +270,9 @@ class CriticMixin(BaseAlgorithm):
         super()._setup_model()  # type: ignore[safe-super]
         self._separate_networks()
         self._trainable_then = _trainable(self.policy)
+        self._critic_is_new = True
         self._setup_critic()
+        self._critic_is_new = False
 
     def _separate_networks(self) -> None:
         """Give the critic layers of its own where upstream's defaults or a plain checkpoint would share the actor's."""
@@ -281,6 +307,10 @@ class CriticMixin(BaseAlgorithm):
 def critic_generator(seed: int | None) -> np.random.Generator:
     """Return the source of the critic's minibatches: its own, so that the policy's random numbers stay upstream's."""
     return np.random.default_rng(torch.initial_seed() % 2**63 if seed is None else seed)
+
+
+def _is_frozen(layer: nn.Module | None) -> bool:
+    return layer is not None and not all(parameter.requires_grad for parameter in layer.parameters())
 
 
 def _trainable(policy: nn.Module) -> list[bool]:

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.utils import polyak_update
-from torch import Tensor
+from torch import Tensor, nn
 
 from kova.evolution import Memoryless
 from kova.sb3 import upstream
@@ -93,6 +93,9 @@ class DDPG(OffPolicyCritic, stable_baselines3.DDPG):
                 "policy_kwargs=dict(share_features_extractor=False)"
             )
         self.critic_optimizer = self._make_critic_optimizer(self.critic, action_value)
+
+    def _target_network(self) -> nn.Module:
+        return self.critic_target
 
     def _in_own_shape(self, params: dict[str, Any]) -> dict[str, Any]:
         """Leave out a state of upstream's critic optimizer that does not fit; nothing here uses that optimizer."""

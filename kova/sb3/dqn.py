@@ -9,7 +9,7 @@ import numpy as np
 import stable_baselines3
 from gymnasium import spaces
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
-from torch import Tensor
+from torch import Tensor, nn
 
 from kova.evolution import PriorRelaxation
 from kova.sb3 import upstream
@@ -79,6 +79,9 @@ class DQN(OffPolicyCritic, stable_baselines3.DQN):
 
     def _setup_critic(self) -> None:
         self.critic_optimizer = self._make_critic_optimizer(self.q_net, chosen_value, max_grad_norm=self.max_grad_norm)
+
+    def _target_network(self) -> nn.Module:
+        return self.q_net_target
 
     def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
         values: Tensor = self.q_net_target(batch.next_observations)

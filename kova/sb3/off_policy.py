@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Normal
 
 from kova.optimizer import KOVA
@@ -58,20 +58,32 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
                 observation_fn(critic, inputs)
         # h must be the same function for every sample of a batch.
         critic.eval()
+        begins = optimizer.begins
         report = optimizer.step(inputs, labels, next_variance=self._next_variance(batch, optimizer))
         critic.train()
+        if begins:
+            # The critic now has the units of the labels; values of an untrained target would have others.
+            self._target_network().load_state_dict(critic.state_dict())
         return report
 
     @torch.no_grad()
     def _labels(self, batch: ReplayBufferSamples) -> Tensor:
         """Return y = r + γ · (value of s' under the target network), (N, 1), or r where the task ended (Table 1).
 
+        The very first labels are r: they set the filter's units, which the values of an untrained network would
+        distort.
         The buffer's ``dones`` leave time limits out, and after n steps it gives a discount for every sample.
         """
+        if self._begins():
+            return batch.rewards
         terminated = batch.dones > 0
         discounts = self.gamma if batch.discounts is None else batch.discounts
         never = torch.zeros_like(terminated)
         return q_targets(batch.rewards, self._next_value(batch), terminated, never, gamma=discounts)
+
+    @abstractmethod
+    def _target_network(self) -> nn.Module:
+        """Return the network that follows the critic."""
 
     @abstractmethod
     def _next_value(self, batch: ReplayBufferSamples) -> Tensor:

@@ -34,6 +34,9 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
     outside. Returns and advantages are computed before the policy moves, so the order of the two updates changes
     nothing.
 
+    The critic's first labels leave the values out: they set the filter's units, which the values of an untrained
+    network would distort.
+
     Args:
         args: As upstream.
         critic_epochs: Passes over each rollout; 0 leaves the critic alone. By default the class's, or upstream's for
@@ -74,9 +77,11 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
     def train(self) -> None:
         """Update the policy as upstream does, then the critic."""
         self._follow_frozen()
+        ended = upstream.last_episode_starts(self)
+        first = upstream.returns_without_values(self.rollout_buffer, ended) if self._begins() else None
         with self._without_value_term():
             super().train()
-        self._fit_critic()
+        self._fit_critic(first)
 
     @contextmanager
     def _without_value_term(self) -> Iterator[None]:
@@ -101,27 +106,30 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         """Return what is trained of the value; frozen parameters may stand beside it in a layer."""
         return [parameter for parameter in self.value_function.parameters() if parameter.requires_grad]
 
-    def _fit_critic(self) -> None:
+    def _fit_critic(self, first: np.ndarray | None) -> None:
+        """Fit the critic to the rollout; ``first`` are labels to take in place of the buffer's."""
         # h must be the same function for every sample of a batch.
         self.policy.set_training_mode(False)
         self._update_critic_learning_rate()
         reports, entropies = [], []
-        for batch in self._critic_batches():
+        for indices in self._critic_batches():
+            batch = upstream.samples(self.rollout_buffer, indices)
+            labels = batch.returns if first is None else torch.as_tensor(first[indices], device=self.device)
             ratio, entropy = self._policy_terms(batch)
-            reports.append(self.critic_optimizer.step(batch.observations, batch.returns, ratio=ratio))
+            reports.append(self.critic_optimizer.step(batch.observations, labels, ratio=ratio))
             entropies.append(entropy)
         if reports:
             self.logger.record("train/value_loss", 2.0 * self._record_reports(reports))
             self.logger.record("train/entropy", torch.stack(entropies).mean().item())
 
-    def _critic_batches(self) -> Iterator[RolloutBufferSamples]:
+    def _critic_batches(self) -> Iterator[np.ndarray]:
         assert self._critic_rng is not None
         total, size = self._rollout_size(), self._labels_per_step()
         epochs = self._passes()[0] if self.critic_epochs is None else self.critic_epochs
         for _ in range(epochs):
             order = self._critic_rng.permutation(total)
             for start in range(0, total, size):
-                yield upstream.samples(self.rollout_buffer, order[start : start + size])
+                yield order[start : start + size]
 
     def _passes(self) -> tuple[int, int | None]:
         return self.default_critic_passes if self.critic_type == "kova" else self._upstream_passes()
@@ -186,6 +194,11 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         self.critic_optimizer = self._make_critic_optimizer(value_function, **self._adam_kwargs())
         self.value_function = value_function
         self._detach_policy_optimizer()
+
+    def _output_layer(self, module: nn.Module) -> nn.Module | None:
+        # A frozen one is not part of the value function that the filter sees.
+        layer: nn.Module | None = getattr(self.policy, "value_net", None)
+        return layer
 
     def _adam_kwargs(self) -> dict[str, Any]:
         """Return what the control arm takes over from upstream's joint optimizer."""

@@ -79,13 +79,13 @@ class TRPO(OnPolicyCritic, sb3_contrib.TRPO):
         super().train()
         self.logger.record("train/policy_loss", -self.logger.name_to_value["train/policy_objective"])
 
-    def _fit_critic(self) -> None:
+    def _fit_critic(self, first: np.ndarray | None) -> None:
         if has_running_statistics(self.value_function):
             # Upstream's critic updates, left out, are where a batch norm of the critic sees the rollout.
             everything = np.arange(self._rollout_size())
             with torch.no_grad():
                 self.value_function(upstream.samples(self.rollout_buffer, everything).observations)
-        super()._fit_critic()
+        super()._fit_critic(first)
 
     @contextmanager
     def _without_value_term(self) -> Iterator[None]:

@@ -12,10 +12,12 @@ stand here are methods that our classes define because upstream calls them under
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -27,6 +29,19 @@ from torch.optim import Optimizer
 def samples(buffer: RolloutBuffer, indices: np.ndarray) -> RolloutBufferSamples:
     """Return some transitions of a full rollout; the public ``get`` would draw from numpy's global random state."""
     return buffer._get_samples(indices)
+
+
+def returns_without_values(buffer: RolloutBuffer, ended: np.ndarray) -> np.ndarray:
+    """Return the returns of a full rollout as they would be if every value were 0, in the order of ``samples``.
+
+    Args:
+        buffer: Before ``get`` has flattened it.
+        ended: Whether the last step of each environment ended an episode.
+    """
+    plain = copy.copy(buffer)
+    plain.values, plain.advantages = np.zeros_like(buffer.values), np.zeros_like(buffer.advantages)
+    plain.compute_returns_and_advantage(torch.zeros(buffer.n_envs), ended)
+    return plain.swap_and_flatten(plain.returns).flatten()
 
 
 def remaining_progress(model: BaseAlgorithm) -> float:

@@ -9,6 +9,10 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
+import kova
+
+pytestmark = pytest.mark.filterwarnings("ignore:the output layer of the critic is frozen")
+
 SET_ANEW = "frozen or freed after its optimizer was made"
 
 
@@ -218,3 +222,14 @@ def test_a_filter_over_a_partly_frozen_critic_is_restored(algorithm, tmp_path):
     with pytest.warns(UserWarning, match=SET_ANEW):
         again.set_parameters(tmp_path / "model")
     assert same(again.get_parameters(), model.get_parameters())
+
+
+@pytest.mark.filterwarnings("default:the output layer of the critic is frozen")
+@pytest.mark.filterwarnings("ignore:parameters of the critic were frozen")
+def test_a_frozen_output_layer_leaves_the_units_to_the_labels():
+    model = make(PPO)
+    model.policy.value_net.requires_grad_(False)
+    with pytest.warns(UserWarning, match="output layer of the critic is frozen") as seen:
+        model.learn(ENOUGH)
+    assert sum("output layer of the critic is frozen" in str(warning.message) for warning in seen) == 1
+    assert model.critic_optimizer.units == kova.RawUnits()

@@ -13,6 +13,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 import kova
 from kova.targets import gae_targets, n_step_targets, q_targets
 
+#: In units of the labels the first of them hold rewards only, and set the output layer: see test_reward_units.
+AS_THEY_ARE = {"units": kova.RawUnits()}
 #: Short enough that some episodes are cut, long enough that the pole falls in others.
 LIMIT = 14
 
@@ -66,7 +68,8 @@ def find(rows, table):
 def test_the_label_of_a_state(algorithm, environments):
     witness, batches = Witness(), []
     size = {"n_steps": 96} if algorithm is A2C else {"n_steps": 96, "batch_size": 48}
-    model = make(algorithm, cut_short(count=environments), critic_epochs=1, critic_batch_size=10**6, gamma=0.9, **size)
+    critic = {"critic_epochs": 1, "critic_batch_size": 10**6, "critic_kwargs": AS_THEY_ARE}
+    model = make(algorithm, cut_short(count=environments), gamma=0.9, **critic, **size)
     listen(model, lambda *batch: batches.append(batch))
     model.learn(96 * environments, callback=witness)
 
@@ -88,7 +91,7 @@ def test_the_label_of_a_state(algorithm, environments):
 
 @pytest.mark.parametrize(("algorithm", "environment"), [(DDPG, "Pendulum-v1"), (DQN, "CartPole-v1")])
 def test_the_label_of_an_action(algorithm, environment):
-    model = make(algorithm, cut_short(environment), gamma=0.9, gradient_steps=2)
+    model = make(algorithm, cut_short(environment), gamma=0.9, gradient_steps=2, critic_kwargs=AS_THEY_ARE)
     seen = []
 
     def heard(inputs, targets, ratio):
@@ -137,7 +140,7 @@ def test_the_value_is_the_networks(algorithm):
 @pytest.mark.parametrize("algorithm", ON_POLICY)
 def test_the_ratio_is_old_over_new_at_the_policy_just_updated(algorithm, environment):
     steps = SETTINGS[algorithm]["n_steps"]
-    model = make(algorithm, environment, learning_rate=0.01)
+    model = make(algorithm, environment, learning_rate=0.01, critic_kwargs=AS_THEY_ARE)
     ratios = []
 
     def heard(inputs, targets, ratio):

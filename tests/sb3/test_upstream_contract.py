@@ -15,7 +15,7 @@ import kova.sb3
 from kova.sb3 import UCBDQN, ThompsonDQN, upstream
 from kova.sb3.exploration import PosteriorDQN
 
-OURS = {"critic": "kova", "critic_kwargs": None}
+OURS = {"critic": "kova", "critic_kwargs": None, "critic_learning_rate": None}
 PASSES = {"critic_epochs": None, "critic_batch_size": None}
 CHANGED = {"learning_starts": 0, "train_freq": (1, "episode"), "gradient_steps": -1, "target_update_interval": 1}
 

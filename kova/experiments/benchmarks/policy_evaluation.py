@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor, nn
 
-from kova import KOVA, BatchSize, Isotropic, RawUnits, Static
+from kova import KOVA, BatchSize, RawUnits, Static
 from kova.experiments.benchmarks.record import Record
 from kova.experiments.errors import UsageError
 from kova.experiments.files import check_folder, replacing
@@ -116,9 +116,7 @@ def run_kova(task: PendulumStream, seed: int, tick: Tick) -> tuple[LearningCurve
     critic = new_critic(seed)
     # The policy is fixed, so its value does not move: nothing needs forgetting. Neighbours in an episode say nearly the
     # same, so a batch counts as one sample would: the noise of each is the batch's size, and nothing is tuned.
-    optimizer = KOVA(
-        critic, covariance="full", evolution=Static(), noise=BatchSize(), prior=Isotropic(), units=RawUnits()
-    )
+    optimizer = KOVA(critic, covariance="full", evolution=Static(), noise=BatchSize(), units=RawUnits())
     nis: list[float] = []
     scores = follow(task, critic, lambda inputs, targets: nis.append(float(optimizer.step(inputs, targets).nis)), tick)
     late = nis[len(nis) // 2 :]

@@ -18,7 +18,7 @@ from rich.progress import track
 from torch import nn
 
 import kova
-from kova.defaults import EVOLUTION, NOISE
+from kova.defaults import IN_UNITS
 from kova.errors import NumericalError
 from kova.experiments.benchmarks.record import Record, read_results
 from kova.experiments.benchmarks.streams_figure import save_figure
@@ -115,14 +115,6 @@ EVOLUTIONS = (kova.PriorRelaxation(1e-4), kova.PriorRelaxation(1e-3), kova.Prior
 NOISES = (kova.ConstantNoise(0.01), kova.ConstantNoise(0.1), kova.ConstantNoise(1.0), kova.InnovationNoise())
 #: How wrong a noise may be, beside the default's.
 WRONG = (1e-3, 1e3)
-#: What the paper prints, bounded; what 0.1.0 did.
-PAPER: Mapping[str, Any] = {
-    "evolution": kova.FadingMemory(0.01),
-    "noise": kova.BatchSize(),
-    "prior": kova.Isotropic(),
-    "units": kova.RawUnits(),
-}
-
 #: Every setting is the default but for what it says.
 ARMS: Mapping[str, Arm] = {
     **{f"Adam × 1, {rate:g}": _adam(rate, 1) for rate in RATES},
@@ -132,14 +124,14 @@ ARMS: Mapping[str, Arm] = {
         f"KOVA, {evolution!r}, {noise!r}": _kova(evolution=evolution, noise=noise)
         for evolution in EVOLUTIONS
         for noise in NOISES
-        if (evolution, noise) != (EVOLUTION, NOISE)
+        if (evolution, noise) != (IN_UNITS.evolution, IN_UNITS.noise)
     },
     "KOVA, EvidenceForgetting()": _kova(evolution=kova.EvidenceForgetting()),
     "KOVA, FadingMemory(0.001)": _kova(evolution=kova.FadingMemory(0.001)),
     "KOVA, Memoryless(0.1)": _kova(evolution=kova.Memoryless(0.1)),
     "KOVA, Isotropic()": _kova(prior=kova.Isotropic()),
     "KOVA, InnovationNoise(floor=1e-06)": _kova(noise=kova.InnovationNoise(floor=1e-6)),
-    "KOVA, the paper's models": _kova(**PAPER),
+    "KOVA, the paper's models": _kova(units=kova.RawUnits()),
     "KOVA, GainRatio()": _kova(trust=kova.GainRatio()),
     **{f"KOVA, noise × {wrong:g}": _kova(noise=kova.ConstantNoise(0.1 * wrong)) for wrong in WRONG},
     **{

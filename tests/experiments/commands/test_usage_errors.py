@@ -184,8 +184,8 @@ WRONG = {
     "an unknown environment to time": (["bench", "train", "--env", "Nope-v0"], "'Nope-v0' is unknown"),
     "an environment that PPO does not take": (["bench", "train", "--env", "Blackjack-v1"], "ppo on Blackjack-v1"),
     "timing without end": (["bench", "train", "--steps", HUGE], "steps must be at most"),
-    "rollouts of no vectors": (["bench", "passes", "--env", "FrozenLake-v1"], "whose observations are vectors"),
-    "an unknown environment to record": (["bench", "passes", "--env", "Nope-v0"], "'Nope-v0' is unknown"),
+    "an unknown stream": (["bench", "streams", "--stream", "Hoper-v4"], "did you mean 'Hopper-v4'?"),
+    "an algorithm without rollouts": (["bench", "scale", "--algo", "dqn"], "--algo must be one of a2c, ppo"),
     "an unknown arm": (["bench", "deep-sea", "--arm", "UCB KOVA"], "did you mean 'UCB, KOVA'?"),
     "no depth": (["bench", "deep-sea", "--depth", "0"], "--depth"),
     "a demo of nothing": (["demo", "--env", "Nope-v0"], "'Nope-v0' is unknown"),
@@ -209,7 +209,8 @@ BENCHMARKS = {
     "train": "train.json",
     "values": "values_chain.png",
     "deep-sea": "deep_sea.json",
-    "passes": "critic_passes_HalfCheetah-v4.json",
+    "streams": "streams.json",
+    "scale": "scale.json",
     "policy": "policy_evaluation.png",
 }
 

@@ -61,6 +61,8 @@ def test_the_paper_preset_is_the_papers_tables(algo: str, env: str):
     assert resolve(config.critic) == {
         "optimizer": "kova",
         "covariance": "full",
+        "prior": kova.Isotropic(),
+        "units": kova.RawUnits(),
         "noise": kova.MaxRatio(),
         "evolution": kova.FadingMemory(eta),
         "step_size": step_size,
