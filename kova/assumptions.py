@@ -24,6 +24,7 @@ class Assumptions:
         names: Of the parameters, in order.
         state: The units now.
         output: The output layer, once labels have been seen.
+        counted: Whether the batch of the step under way is in the units already: it has set them.
     """
 
     units: Units
@@ -31,10 +32,11 @@ class Assumptions:
     names: tuple[str, ...]
     state: UnitState = field(default_factory=UnitState)
     output: OutputLayer | None = None
+    counted: bool = False
 
     @property
     def waiting(self) -> bool:
-        """Whether the first batch is still to set the units."""
+        """Whether labels that differ from each other are still to set the units."""
         return self.units.active and not self.state.known
 
     @property
@@ -45,23 +47,27 @@ class Assumptions:
 
     def begun(self, output: OutputLayer, labels: Tensor) -> Assumptions:
         """Return the assumptions in the units of the first batch."""
-        return replace(self, output=output)._after(labels)
+        return replace(replace(self, output=output)._after(labels), counted=True)
 
-    def after(self, labels: Tensor, steps: int) -> Assumptions:
-        """Return the assumptions once a batch has been conditioned on; the first one has set them already."""
-        return self._after(labels) if self.units.active and steps else self
+    def after(self, labels: Tensor) -> Assumptions:
+        """Return the assumptions once a batch has been conditioned on."""
+        if self.counted:
+            return replace(self, counted=False)
+        return self._after(labels) if self.units.active else self
 
     def _after(self, labels: Tensor) -> Assumptions:
         centred = self.output is not None and self.output.centred
         return replace(self, state=self.units.updated(self.state, labels, centred=centred))
 
-    def start(self, parameters: dict[str, nn.Parameter]) -> None:
-        """Set the output layer to s·w and μ + s·b; where it cannot hold a mean, μ is 0."""
+    def start(self, parameters: dict[str, nn.Parameter], before: UnitState) -> None:
+        """Set the output layer to s·w and μ + s·b, from the units before; where it cannot hold a mean, μ is 0."""
         assert self.output is not None
         if not self.units.start:
             return
+        ratio, now = self.state.scale / before.scale, self.state
         for name in self.output.names:
-            parameters[name].mul_(self.state.scale).add_(self.state.mean if name == self.output.bias else 0.0)
+            mean = (before.mean, now.mean) if name == self.output.bias else (0.0, 0.0)
+            parameters[name].sub_(mean[0]).mul_(ratio).add_(mean[1])
 
     def noise(
         self, model: Noise, delta: Tensor, predicted: Tensor | None, known: dict[str, Tensor], memory: Memory

@@ -211,7 +211,7 @@ class KOVA(Restorable):
         return self._filter(inputs, y, known, noise)
 
     def _begin(self, inputs: Inputs, y: Tensor, step: Callable[[], StepReport]) -> StepReport:
-        """Take the first step in the units of its labels; if it fails, nothing was changed."""
+        """Take a step in the units of its labels, which were not known before; if it fails, nothing was changed."""
         few = min(len(y), self._piece, PREDICT_CHUNK)
         part = _checks.map_inputs(operator.itemgetter(slice(0, few)), inputs)
         jacobian = self.observation.linearise(part, few, self.dtype)
@@ -228,7 +228,8 @@ class KOVA(Restorable):
         try:
             with HeldSignals():
                 self._assumptions, self.covariance.scales = begun, begun.scales
-                begun.start(parameters)
+                # P, too, is in units that nothing was known about: it keeps its numbers and takes the new ones.
+                begun.start(parameters, assumptions.state)
             return step()
         except BaseException:
             if self.steps == steps:
@@ -241,7 +242,7 @@ class KOVA(Restorable):
     @property
     def begins(self) -> bool:
         """Whether the next labels set the units of an untrained critic, whose own values had better not be in them."""
-        return self._assumptions.waiting and self.units.start
+        return not self.steps and self._assumptions.waiting and self.units.start
 
     def _filter(self, inputs: Inputs, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None) -> StepReport:
         size = len(y)
@@ -408,7 +409,7 @@ class KOVA(Restorable):
         """Store θ, P and the counters together, when nothing can fail any more; a draft takes the place of P."""
         moved = self._moved(conditioned.update)
         calibration = self.calibration.updated(conditioned.standardised)
-        assumptions, rescale = self._assumptions.after(y, self.steps), None
+        assumptions, rescale = self._assumptions.after(y), None
         if assumptions.state.scale != self._assumptions.state.scale:
             rescale = (self.covariance if draft is None else draft).rescale(assumptions.scales)
         # Signals wait until both θ and P are stored.

@@ -19,6 +19,8 @@ from kova import _checks
 
 #: A label further than this many deviations from the mean counts as one at that distance.
 CUT = 10.0
+#: Labels whose deviation is below this share of their size are all the same, up to rounding.
+SAME = 1e-6
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class UnitState:
     Attributes:
         mean: μ, of the labels seen, running.
         square: Mean of (y - μ)², running.
-        scale: s, in force: it follows √square once that has moved by more than a tenth.
-        batches: How many were seen.
+        scale: s, in force: it follows √square once that has moved by more than a tenth. Until labels differ from each
+            other it is a guess: their size, or 1.
+        batches: How many were seen since labels have differed.
     """
 
     mean: float = 0.0
@@ -39,7 +42,7 @@ class UnitState:
 
     @property
     def known(self) -> bool:
-        """Whether labels have been seen."""
+        """Whether labels that differ from each other have been seen."""
         return self.batches > 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -109,17 +112,28 @@ class LabelUnits(Units):
     def updated(self, state: UnitState, labels: Tensor, *, centred: bool) -> UnitState:
         """Take in a batch."""
         wide = labels.double()
+        if not state.known:
+            return _first(wide, centred=centred)
         batches = state.batches + 1
         rate = max(1.0 / batches, 1.0 / self.memory)
-        if state.square > 0.0:
-            reach = CUT * math.sqrt(state.square)
-            wide = wide.clamp(state.mean - reach, state.mean + reach)
+        reach = CUT * math.sqrt(state.square)
+        wide = wide.clamp(state.mean - reach, state.mean + reach)
         mean = state.mean + rate * (float(wide.mean()) - state.mean) if centred else 0.0
         square = state.square + rate * (float((wide - mean).square().mean()) - state.square)
-        found = math.sqrt(square)
-        moved = found > 0.0 and abs(math.log(found / state.scale)) > math.log1p(self.tolerance)
-        scale = found if found > 0.0 and (moved or not state.known) else state.scale
-        return UnitState(mean, square, scale, batches)
+        # It falls to nothing only if labels have not differed for as long as the estimate looks back.
+        found = math.sqrt(square) or state.scale
+        moved = abs(math.log(found / state.scale)) > math.log1p(self.tolerance)
+        return UnitState(mean, square, found if moved else state.scale, batches)
+
+
+def _first(labels: Tensor, *, centred: bool) -> UnitState:
+    """Return the units of the first labels; equal ones, as a reward of 1 a step gives, tell their size only."""
+    mean = float(labels.mean()) if centred else 0.0
+    square = float((labels - mean).square().mean())
+    size = float(labels.abs().max())
+    if math.sqrt(square) > SAME * size:
+        return UnitState(mean, square, math.sqrt(square), 1)
+    return UnitState(mean, 0.0, size or 1.0, 0)
 
 
 @dataclass(frozen=True)

@@ -234,6 +234,28 @@ def test_an_output_layer_without_a_bias_has_a_scale_only():
     assert state["scale"] == pytest.approx(float((1e3 * y).square().mean().sqrt()))
 
 
+@pytest.mark.parametrize("first", [[1.0], [1.0, 1.0], [0.0, 1.0]], ids=str)
+def test_equal_labels_tell_their_size_and_no_more(first):
+    """A reward of 1 a step gives equal first labels; a task may pay nothing for a long time."""
+    found = []
+    for c in (1e-3, 1.0, 1e6):
+        critic = mlp()
+        optimizer = kova.KOVA(critic, covariance="full", dtype=torch.float64)
+        for step, value in enumerate(first):
+            u, _ = batch(12, seed=step)
+            optimizer.step(u, torch.full((12,), c * value, dtype=torch.float64))
+            assert not optimizer._assumptions.state.known
+        for step in range(20):
+            u, y = batch(12, seed=50 + step)
+            optimizer.step(u, c * (1.0 + y))
+        assert optimizer._assumptions.state.known
+        found.append(optimizer.predict(u).mean / c)
+    for other in found[1:]:
+        assert relative(other, found[0]) < 1e-6
+    y = 1.0 + batch(12, seed=69)[1]
+    assert float((found[0] - y).square().mean()) < 0.7 * float(y.var())
+
+
 def test_outliers_move_the_units_slowly():
     optimizer = learned("diagonal", kova.FadingMemory(0.05), steps=20)
     before = optimizer.state_dict()["units"]["scale"]

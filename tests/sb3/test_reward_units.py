@@ -35,8 +35,9 @@ def test_rewards_of_any_size_train_to_the_end(algorithm, environment, factor, bo
     # Upstream adds to the dict it is given.
     settings = copy.deepcopy(settings)
     model = algorithm("MlpPolicy", paid(environment, factor, bonus), seed=0, gamma=0.9, **settings).learn(1500)
-    observations = np.stack([model.observation_space.sample() for _ in range(20)])
-    actions = [np.stack([model.action_space.sample() for _ in range(20)])] if algorithm in (DDPG, DQN) else []
+    seen = model.replay_buffer if algorithm in (DDPG, DQN) else model.rollout_buffer
+    observations = seen.observations.reshape(-1, *model.observation_space.shape)[: 20 if algorithm is A2C else 100]
+    actions = [np.stack([model.action_space.sample() for _ in observations])] if algorithm in (DDPG, DQN) else []
     value = model.predict_value(observations, *actions)
     assert bool(torch.isfinite(value.mean).all() & torch.isfinite(value.stddev).all())
     # No value can be larger than the largest reward for ever.

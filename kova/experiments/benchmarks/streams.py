@@ -82,11 +82,11 @@ RECORDINGS: Mapping[str, Recording] = {
     "CartPole-v1, raw": Recording("ppo", "CartPole-v1", 40_000, ON_POLICY, {**EIGHT, **RAW}),
     "Hopper-v4, raw": Recording("ppo", "Hopper-v4", 100_000, ON_POLICY, {**EIGHT, **RAW}),
     "Hopper-v4": Recording("ppo", "Hopper-v4", 100_000, ON_POLICY, EIGHT),
-    "Walker2d-v4": Recording("ppo", "Walker2d-v4", 100_000, ON_POLICY, EIGHT),
-    "HalfCheetah-v4": Recording("ppo", "HalfCheetah-v4", 200_000, ON_POLICY, EIGHT),
     "CartPole-v1, DQN": Recording("dqn", "CartPole-v1", 20_000, {"Q": Q_LABELS}, DQN),
     "Acrobot-v1, DQN": Recording("dqn", "Acrobot-v1", 20_000, {"Q": Q_LABELS}, DQN),
     "Pendulum-v1, DDPG": Recording("ddpg", "Pendulum-v1", 20_000, {"Q": Q_LABELS}),
+    "Walker2d-v4": Recording("ppo", "Walker2d-v4", 100_000, ON_POLICY, EIGHT),
+    "HalfCheetah-v4": Recording("ppo", "HalfCheetah-v4", 100_000, ON_POLICY, EIGHT),
 }
 
 
