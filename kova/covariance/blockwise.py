@@ -53,6 +53,7 @@ class Blockwise(Covariance):
         self.device = torch.device(device)
         self._parts = self._cut()
         self._workspace = Workspace(dtype, self.device)
+        self._squares: tuple[Scales, Tensor] | None = None
 
     @abstractmethod
     def _cut(self) -> list[Part]:
@@ -138,7 +139,13 @@ class Blockwise(Covariance):
 
     def mean_variance(self) -> Tensor:
         """Return tr(P) / d."""
-        return self.variances().mean() if self.scales.trivial else self.diagonal().mean()
+        stored = self.variances()
+        if self.scales.trivial:
+            return stored.mean()
+        if self._squares is None or self._squares[0] is not self.scales:
+            # Kept, because every step asks, and bringing variances into θ's order takes longer than the product.
+            self._squares = (self.scales, self.from_theta(self.scales.vector(stored)).square())
+        return torch.dot(stored, self._squares[1]) / self.dim
 
     def sample(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Return ``count`` draws from N(0, P), part by part."""
@@ -162,6 +169,7 @@ class Blockwise(Covariance):
     def to(self, device: torch.device) -> None:
         """Move the parts."""
         self._workspace = Workspace(self.dtype, device)
+        self._squares = None
         for part in self._parts:
             part.to(device)
         # Set last, so that a move that is interrupted is made again.

@@ -61,20 +61,30 @@ def literal(module: nn.Module, u: Tensor, y: Tensor) -> Step:
     return step
 
 
-def filtered(module: nn.Module, u: Tensor, y: Tensor, *, covariance: str, evolution: kova.Evolution) -> Step:
+def filtered(
+    module: nn.Module,
+    u: Tensor,
+    y: Tensor,
+    *,
+    covariance: str,
+    evolution: kova.Evolution,
+    units: kova.Units | None = None,
+) -> Step:
     """One step of the library's filter."""
-    optimizer = kova.KOVA(module, covariance=covariance, evolution=evolution)
+    optimizer = kova.KOVA(module, covariance=covariance, evolution=evolution, units=units)
     return lambda: optimizer.step(u, y)
 
 
 ARMS: Mapping[str, StepMaker] = {
     "literal Algorithm 1": literal,
     "full": partial(filtered, covariance="full", evolution=EVOLUTION),
+    "full, raw units": partial(filtered, covariance="full", evolution=EVOLUTION, units=kova.RawUnits()),
     "full, directional": partial(filtered, covariance="full", evolution=kova.DirectionalForgetting(0.01)),
     "layer": partial(filtered, covariance="layer", evolution=EVOLUTION),
     "block:512": partial(filtered, covariance="block:512", evolution=EVOLUTION),
     "low_rank:64": partial(filtered, covariance="low_rank:64", evolution=EVOLUTION),
     "neuron": partial(filtered, covariance="neuron", evolution=EVOLUTION),
+    "neuron, raw units": partial(filtered, covariance="neuron", evolution=EVOLUTION, units=kova.RawUnits()),
     "diagonal": partial(filtered, covariance="diagonal", evolution=EVOLUTION),
     "last_layer": partial(filtered, covariance="last_layer", evolution=EVOLUTION),
     "memoryless": partial(filtered, covariance="auto", evolution=kova.Memoryless(0.01)),
