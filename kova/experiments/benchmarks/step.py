@@ -251,7 +251,7 @@ def draw(timings: Sequence[Timing], memory: Sequence[Memory], path: Path) -> Non
     for index, arm in enumerate(step_arms.ARMS):
         style = {
             "color": "0.4" if arm == "Adam" else f"C{index}",
-            "marker": "osD^v<>pX*h"[index],
+            "marker": "osD^v<>pX*hPd"[index],
             "linewidth": 1.5,
             "label": arm,
         }

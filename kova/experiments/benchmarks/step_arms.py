@@ -71,7 +71,8 @@ def filtered(
     units: kova.Units | None = None,
 ) -> Step:
     """One step of the library's filter."""
-    optimizer = kova.KOVA(module, covariance=covariance, evolution=evolution, units=units)
+    # One batch again and again leaves little to learn: with less noise P would soon need float64.
+    optimizer = kova.KOVA(module, covariance=covariance, evolution=evolution, noise=kova.BatchSize(), units=units)
     return lambda: optimizer.step(u, y)
 
 
