@@ -18,10 +18,12 @@ def paid(environment: str, factor: float = 1.0, bonus: float = 0.0) -> gym.Env:
 
 
 OFF = {"learning_starts": 100, "policy_kwargs": {"net_arch": [16, 16]}}
+#: DQN takes rewards as they are unless told otherwise.
+IN_UNITS = {"critic_kwargs": {"units": kova.LabelUnits()}}
 CASES = [
     (DDPG, "Pendulum-v1", 1e3, 0.0, {**OFF, "batch_size": 32}),
     (DDPG, "Pendulum-v1", 1.0, 1e4, {**OFF, "batch_size": 32}),
-    (DQN, "CartPole-v1", 1e6, 0.0, {**OFF, "train_freq": 1, "target_update_interval": 100}),
+    (DQN, "CartPole-v1", 1e6, 0.0, {**OFF, "train_freq": 1, "target_update_interval": 100, **IN_UNITS}),
     (PPO, "Pendulum-v1", 1e3, 0.0, {"n_steps": 128}),
     (PPO, "Pendulum-v1", 1.0, 1e4, {"n_steps": 128}),
     (A2C, "Pendulum-v1", 1e3, 0.0, {}),
@@ -69,7 +71,7 @@ def test_the_first_labels_hold_rewards_only(algorithm):
 @pytest.mark.parametrize("algorithm", [DQN, DDPG])
 def test_the_target_begins_where_the_critic_begins(algorithm):
     environment = "CartPole-v1" if algorithm is DQN else "Pendulum-v1"
-    model = make(algorithm, environment, learning_starts=20, train_freq=1, gradient_steps=1, tau=0.5)
+    model = make(algorithm, environment, learning_starts=20, train_freq=1, gradient_steps=1, tau=0.5, **IN_UNITS)
     labels = []
     model.critic_optimizer.register_step_pre_hook(lambda _, args, kwargs: labels.append(args[-1].clone()))
     model.learn(22)
