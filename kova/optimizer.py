@@ -117,8 +117,7 @@ class KOVA(Restorable):
         arguments.check_prior(prior, prior_variance, units)
         arguments.check_trust(trust)
         chosen = defaults.of(units)
-        #: Models that the user has not named; a filter that was saved without units goes on with others.
-        self._unnamed = frozenset({"evolution"} if evolution is None else ()) | ({"noise"} if noise is None else set())
+        self.unnamed = frozenset(name for name, model in (("evolution", evolution), ("noise", noise)) if model is None)
         evolution = chosen.evolution if evolution is None else evolution
         noise = chosen.noise if noise is None else noise
         arguments.check_kinds(critic, observation_fn, evolution, noise, dtype)

@@ -28,17 +28,19 @@ class Restorable(Beliefs, torch.optim.Optimizer):
         evolution: P_v.
         noise: P_n.
         units: Of the labels.
+        unnamed: Of the models those that the user has not named. A filter that was saved without units was learned with
+            other defaults, and goes on with them.
     """
 
     steps: int
     evolution: Evolution
     noise: Noise
     units: Units
+    unnamed: frozenset[str]
     _assumptions: Assumptions
     _memories: Memories
     _settings: Settings
     _reason: str
-    _unnamed: frozenset[str]
     _take: Callable[[Choice, Settings], None]
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class Restorable(Beliefs, torch.optim.Optimizer):
                 warnings.warn("the filter was saved without units of its labels and goes on without", stacklevel=4)
             # What was saved is P in the units it was saved in, learned with the models that were the defaults then.
             self.units = RawUnits()
-            for name in self._unnamed:
+            for name in self.unnamed:
                 setattr(self, name, getattr(defaults.RAW, name))
             self._assumptions = Assumptions(self.units, self.covariance.scales, self._assumptions.names)
         else:

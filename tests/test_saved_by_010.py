@@ -60,8 +60,9 @@ def test_models_open_and_go_on(name):
         with warnings.catch_warnings(record=True) as seen:
             warnings.filterwarnings("always", WITHOUT_UNITS)
             model = algorithm.load(DATA / f"{name}.zip", env=gym.make(env), device="cpu")
-    # It is said once; DQN has no units to lose.
-    assert sum(WITHOUT_UNITS in str(warning.message) for warning in seen) == (0 if name == "dqn" else 1)
+    assert sum(WITHOUT_UNITS in str(warning.message) for warning in seen) == 1, "it is said once"
+    was = model.critic_kwargs.get("noise", kova.BatchSize())
+    assert model.critic_optimizer.noise == was, "it goes on with its noise, or what was the default"
     assert model.num_timesteps == expected["frames"]
     size = model.observation_space.shape[0]
     observations = np.linspace(-0.5, 0.5, 5 * size, dtype=np.float32).reshape(5, -1)
@@ -76,7 +77,8 @@ def test_models_open_and_go_on(name):
 
 def test_a_stopped_run_goes_on(tmp_path):
     run = shutil.copytree(DATA / "stopped", tmp_path / "run")
-    done = CliRunner().invoke(app, ["train", "--resume", "--run-dir", str(run)])
+    with pytest.warns(UserWarning, match=WITHOUT_UNITS):
+        done = CliRunner().invoke(app, ["train", "--resume", "--run-dir", str(run)])
     assert done.exit_code == 0, done.output
     assert RunDirectory(run).is_finished()
     assert RunDirectory(run).status()["step"] == 800

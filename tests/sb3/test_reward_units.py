@@ -18,12 +18,10 @@ def paid(environment: str, factor: float = 1.0, bonus: float = 0.0) -> gym.Env:
 
 
 OFF = {"learning_starts": 100, "policy_kwargs": {"net_arch": [16, 16]}}
-#: DQN takes rewards as they are unless told otherwise.
-IN_UNITS = {"critic_kwargs": {"units": kova.LabelUnits()}}
 CASES = [
     (DDPG, "Pendulum-v1", 1e3, 0.0, {**OFF, "batch_size": 32}),
     (DDPG, "Pendulum-v1", 1.0, 1e4, {**OFF, "batch_size": 32}),
-    (DQN, "CartPole-v1", 1e6, 0.0, {**OFF, "train_freq": 1, "target_update_interval": 100, **IN_UNITS}),
+    (DQN, "CartPole-v1", 1e6, 0.0, {**OFF, "train_freq": 1, "target_update_interval": 100}),
     (PPO, "Pendulum-v1", 1e3, 0.0, {"n_steps": 128}),
     (PPO, "Pendulum-v1", 1.0, 1e4, {"n_steps": 128}),
     (A2C, "Pendulum-v1", 1e3, 0.0, {}),
@@ -46,6 +44,21 @@ def test_rewards_of_any_size_train_to_the_end(algorithm, environment, factor, bo
     largest = 10.0 * (factor * (17.0 if environment == "Pendulum-v1" else 1.0) + bonus)
     assert float(value.mean.abs().max()) < 2.0 * largest
     assert float(value.mean.abs().max()) > 0.01 * factor
+
+
+@pytest.mark.parametrize(
+    ("critic_kwargs", "noise"),
+    [
+        ({}, kova.ConstantNoise(1.0)),
+        ({"noise": kova.InnovationNoise()}, kova.InnovationNoise()),
+        ({"units": kova.RawUnits()}, kova.BatchSize()),
+        ({"prior_variance": 2.0}, kova.BatchSize()),
+    ],
+)
+def test_dqns_own_noise_is_for_units_and_gives_way_to_the_users(critic_kwargs, noise):
+    model = make(DQN, "CartPole-v1", critic_kwargs=critic_kwargs)
+    assert model.critic_optimizer.noise == noise
+    assert model.critic_optimizer.evolution == kova.PriorRelaxation(0.01)
 
 
 @pytest.mark.parametrize("algorithm", ON_POLICY)
@@ -71,7 +84,7 @@ def test_the_first_labels_hold_rewards_only(algorithm):
 @pytest.mark.parametrize("algorithm", [DQN, DDPG])
 def test_the_target_begins_where_the_critic_begins(algorithm):
     environment = "CartPole-v1" if algorithm is DQN else "Pendulum-v1"
-    model = make(algorithm, environment, learning_starts=20, train_freq=1, gradient_steps=1, tau=0.5, **IN_UNITS)
+    model = make(algorithm, environment, learning_starts=20, train_freq=1, gradient_steps=1, tau=0.5)
     labels = []
     model.critic_optimizer.register_step_pre_hook(lambda _, args, kwargs: labels.append(args[-1].clone()))
     model.learn(22)
