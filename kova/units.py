@@ -119,7 +119,8 @@ class LabelUnits(Units):
         rate = max(1.0 / batches, 1.0 / self.memory)
         reach = CUT * math.sqrt(state.square)
         low, high = state.mean - reach, state.mean + reach
-        numbers = [min(max(number, low), high) for number in numbers]
+        if min(numbers) < low or max(numbers) > high:
+            numbers = [min(max(number, low), high) for number in numbers]
         mean = state.mean + rate * (_mean(numbers) - state.mean) if centred else 0.0
         square = state.square + rate * (_mean_square(numbers, mean) - state.square)
         # It falls to nothing only if labels have not differed for as long as the estimate looks back.

@@ -185,12 +185,14 @@ class Jacobian:
 
     def scaled(self, factors: Sequence[tuple[int, float]]) -> Jacobian:
         """Return J diag(f), for factors (how many columns, f), tensor by tensor."""
-        remaining, blocks = list(factors), []
+        blocks, start = [], 0
         for block in self.blocks:
-            own: list[tuple[int, float]] = []
-            while sum(count for count, _ in own) < block.size:
-                own.append(remaining.pop(0))
-            blocks.append(block.scaled(own))
+            stop, columns = start, 0
+            while columns < block.size:
+                columns += factors[stop][0]
+                stop += 1
+            blocks.append(block.scaled(factors[start:stop]))
+            start = stop
         return Jacobian(blocks, self.values, self.dtype)
 
     def transposed(self, out: Tensor | None = None) -> Tensor:

@@ -16,12 +16,15 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from kova import _checks
+from kova.optimizer import KOVA
 from kova.sb3 import extractors, upstream
 from kova.sb3.critic import CriticMixin, critic_generator
 from kova.sb3.value_functions import StateValue, shares_with_actor
 
 #: exp(±this) is far outside what a ratio of probabilities means, and inside float32.
 MAX_LOG_RATIO = 20.0
+#: Samples of a rollout that the policy looks at together.
+ENTROPY_CHUNK = 512
 
 
 class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
@@ -111,16 +114,17 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         # h must be the same function for every sample of a batch.
         self.policy.set_training_mode(False)
         self._update_critic_learning_rate()
-        reports, entropies = [], []
+        # A forward pass of the policy that most noise models have no use for.
+        weighted = isinstance(self.critic_optimizer, KOVA) and "ratio" in self.critic_optimizer.noise.needs
+        reports = []
         for indices in self._critic_batches():
             batch = upstream.samples(self.rollout_buffer, indices)
             labels = batch.returns if first is None else torch.as_tensor(first[indices], device=self.device)
-            ratio, entropy = self._policy_terms(batch)
+            ratio = self._ratio(batch) if weighted else None
             reports.append(self.critic_optimizer.step(batch.observations, labels, ratio=ratio))
-            entropies.append(entropy)
         if reports:
             self.logger.record("train/value_loss", 2.0 * self._record_reports(reports))
-            self.logger.record("train/entropy", torch.stack(entropies).mean().item())
+            self.logger.record("train/entropy", self._entropy())
 
     def _critic_batches(self) -> Iterator[np.ndarray]:
         assert self._critic_rng is not None
@@ -145,14 +149,25 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         return 1, None
 
     @torch.no_grad()
-    def _policy_terms(self, batch: RolloutBufferSamples) -> tuple[Tensor, Tensor]:
-        """Return π_old(a|s)/π_new(a|s), (N,), and the mean entropy, at the policy just updated."""
+    def _ratio(self, batch: RolloutBufferSamples) -> Tensor:
+        """Return π_old(a|s)/π_new(a|s), (N,), at the policy just updated."""
+        log_prob, _ = self._of_policy(batch)
+        return (batch.old_log_prob - log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+    @torch.no_grad()
+    def _entropy(self) -> float:
+        """Return the mean entropy of the policy just updated, over the rollout."""
+        everything = np.arange(self._rollout_size())
+        pieces = np.split(everything, range(ENTROPY_CHUNK, len(everything), ENTROPY_CHUNK))
+        found = [self._of_policy(upstream.samples(self.rollout_buffer, piece))[1] for piece in pieces]
+        return torch.cat(found).mean().item()
+
+    def _of_policy(self, batch: RolloutBufferSamples) -> tuple[Tensor, Tensor]:
+        """Return log π(a|s) and the entropy of π(·|s), (N,) both; where it has no closed form, -log π stands for it."""
         actions = batch.actions.long().flatten() if isinstance(self.action_space, spaces.Discrete) else batch.actions
         distribution = self.policy.get_distribution(batch.observations)
-        log_prob = distribution.log_prob(actions)
-        entropy = distribution.entropy()
-        difference = (batch.old_log_prob - log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        return difference.exp(), (-log_prob if entropy is None else entropy).mean()
+        log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
+        return log_prob, -log_prob if entropy is None else entropy
 
     def predict_value(self, observation: np.ndarray | dict[str, np.ndarray], *, calibrated: bool = False) -> Normal:
         """Return the distribution of V(s) under the posterior, one Normal of shape (N,).

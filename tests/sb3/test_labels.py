@@ -140,7 +140,7 @@ def test_the_value_is_the_networks(algorithm):
 @pytest.mark.parametrize("algorithm", ON_POLICY)
 def test_the_ratio_is_old_over_new_at_the_policy_just_updated(algorithm, environment):
     steps = SETTINGS[algorithm]["n_steps"]
-    model = make(algorithm, environment, learning_rate=0.01, critic_kwargs=AS_THEY_ARE)
+    model = make(algorithm, environment, learning_rate=0.01, critic_kwargs={**AS_THEY_ARE, "noise": kova.MaxRatio()})
     ratios = []
 
     def heard(inputs, targets, ratio):
@@ -160,6 +160,14 @@ def test_the_ratio_is_old_over_new_at_the_policy_just_updated(algorithm, environ
     model.learn(2 * steps)
     assert len(ratios) >= 2
     assert all((ratio - 1).abs().max() > 1e-4 for ratio in ratios)
+
+
+def test_no_ratio_is_computed_for_a_noise_that_does_not_need_it():
+    model, given = make(ON_POLICY[0], "CartPole-v1"), []
+    listen(model, lambda inputs, targets, ratio: given.append(ratio))
+    model.learn(SETTINGS[ON_POLICY[0]]["n_steps"])
+    assert given
+    assert all(ratio is None for ratio in given)
 
 
 @pytest.mark.parametrize("orientation", ["paper", "code"])
