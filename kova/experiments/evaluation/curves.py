@@ -72,6 +72,15 @@ def _band(axis: Any, episode: Episode) -> None:
     low, high = episode.mean - 2 * episode.stddev, episode.mean + 2 * episode.stddev
     axis.fill_between(frames, low, high, color=COLOURS[0], alpha=0.25, lw=0, label="± 2σ of the value")
     axis.plot(frames, episode.mean, color=COLOURS[0], label="value, Kalman critic")
-    axis.plot(frames, episode.realised, color="0.3", lw=1, label="return that followed")
-    axis.set(xlabel="frame of an episode", ylabel="value (units of the critic)", title="The value and its error band")
+    known = episode.known
+    axis.plot(frames[:known], episode.realised[:known], color="0.3", lw=1, label="return that followed")
+    if known < episode.length:
+        # The critic values what would have followed; the episode does not tell.
+        style: dict[str, Any] = {"color": "0.6", "lw": 1, "ls": ":", "label": "… cut off by the time limit"}
+        axis.plot(frames[max(known - 1, 0) :], episode.realised[max(known - 1, 0) :], **style)
+    axis.set(
+        xlabel="frame of an episode",
+        ylabel="value, discounted, in units of the reward",
+        title="The value and its error band",
+    )
     axis.legend(frameon=False)

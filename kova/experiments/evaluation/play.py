@@ -30,8 +30,8 @@ class Episode:
 
     Attributes:
         total: Undiscounted return, as the environment pays it.
-        realised: Discounted return from every frame on, in the units the critic learns.
-        mean: The critic's value at every frame, if it is a Kalman critic.
+        realised: Discounted return from every frame on, as the environment pays it.
+        mean: The critic's value at every frame, if it is a Kalman critic, in the same units.
         stddev: Its standard deviation.
         frames: Pictures, if the environment renders.
         known: Frames from the start whose return is known: all, or those far from the time limit that cut it.
@@ -52,8 +52,9 @@ class Episode:
 
 def play(model: BaseAlgorithm, env: VecEnv, *, seed: int, deterministic: bool = True, record: bool = False) -> Episode:
     """Play one episode in a vector of one environment."""
+    unit = reward_unit(env)
     if isinstance(env, VecNormalize):
-        env.training = env.norm_reward = False
+        env.training = False
     env.seed(seed)
     observation: Any = env.reset()
     observations, actions, rewards, frames = [], [], [], []
@@ -64,16 +65,16 @@ def play(model: BaseAlgorithm, env: VecEnv, *, seed: int, deterministic: bool = 
         observations.append(observation)
         actions.append(action)
         observation, reward, done, infos = env.step(action)
-        rewards.append(float(reward[0]))
+        rewards.append(float(_paid(env, reward)[0]))
         if done[0]:
             break
-    mean, stddev = value_trace(model, observations, actions)
+    mean, stddev = (None if found is None else unit * found for found in value_trace(model, observations, actions))
     total = float(infos[0]["episode"]["r"])
     gamma: float = model.gamma  # type: ignore[attr-defined]
     known = len(rewards)
     if infos[0].get("TimeLimit.truncated", False) and gamma < 1.0:
         known = max(0, known - round(np.log(UNKNOWN) / np.log(gamma)))
-    return Episode(total, _discounted(rewards, env, gamma), mean, stddev, frames, known)
+    return Episode(total, _discounted(rewards, gamma), mean, stddev, frames, known)
 
 
 def play_as_valued(model: BaseAlgorithm, env: VecEnv, *, seed: int) -> Episode:
@@ -133,12 +134,20 @@ def _spearman(pairs: list[Array]) -> float:
     return float(stats.spearmanr(deviations, errors).statistic)
 
 
-def _discounted(rewards: list[float], env: VecEnv, gamma: float) -> Array:
-    scale = 1.0
-    if isinstance(env, VecNormalize) and getattr(env, "ret_rms", None) is not None:
-        scale = float(np.sqrt(env.ret_rms.var + env.epsilon))
+def reward_unit(env: VecEnv) -> float:
+    """Return what a reward of 1 that the critic sees is worth as the environment pays it."""
+    if not isinstance(env, VecNormalize) or not env.norm_reward:
+        return 1.0
+    return float(np.sqrt(env.ret_rms.var + env.epsilon))
+
+
+def _paid(env: VecEnv, reward: Array) -> Array:
+    return env.get_original_reward() if isinstance(env, VecNormalize) else reward
+
+
+def _discounted(rewards: list[float], gamma: float) -> Array:
     returns = np.zeros(len(rewards))
     following = 0.0
     for index in reversed(range(len(rewards))):
-        following = returns[index] = rewards[index] / scale + gamma * following
+        following = returns[index] = rewards[index] + gamma * following
     return returns

@@ -13,7 +13,10 @@ from typer.testing import CliRunner
 
 from kova.cli import app
 from kova.experiments.evaluation import video
-from kova.experiments.evaluation.play import Episode, mean_and_interval, uncertainty_correlation
+from kova.experiments.evaluation.play import Episode, mean_and_interval, play, reward_unit, uncertainty_correlation
+from kova.experiments.runs import environments
+from kova.experiments.runs.config import RunConfig
+from kova.experiments.runs.training import build
 
 runner = CliRunner()
 
@@ -116,3 +119,25 @@ def test_frames_whose_return_a_time_limit_hides_do_not_count():
     assert rho == pytest.approx(1.0)
     assert uncertainty_correlation([episode_with(errors, row, known=0)] * 2) is None
     assert uncertainty_correlation([episode_with(errors, row)]) is None
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_values_and_returns_are_in_units_of_the_reward(normalised):
+    """Observations are normalised in both, and VecNormalize keeps a scale of rewards even where it does not use it."""
+    config = RunConfig.from_preset("a2c", "Pendulum-v1").with_values({"normalize_rewards": normalised, "n_envs": 1})
+    env = environments.normalized(environments.make(config), config)
+    model = build(config, env)
+    model.learn(600)
+    episode = play(model, env, seed=0)
+    assert episode.total < -100.0
+    # Pendulum ends at its time limit; with a discount of 0.99 a seventh of the return is left after 200 frames.
+    discounted = float(episode.realised[0])
+    assert episode.total < discounted < 0.2 * episode.total
+    env.seed(0)
+    first = model.predict_value(env.reset(), calibrated=True)
+    scale = np.sqrt(env.ret_rms.var + env.epsilon) if normalised else 1.0
+    assert reward_unit(env) == pytest.approx(scale)
+    assert episode.mean[0] == pytest.approx(scale * float(first.mean), rel=1e-5)
+    assert episode.stddev[0] == pytest.approx(scale * float(first.stddev), rel=1e-5)
+    again = play(model, env, seed=0)
+    np.testing.assert_allclose(again.mean, episode.mean)
