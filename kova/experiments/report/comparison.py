@@ -45,7 +45,7 @@ class ArmCurves:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One algorithm on one environment.
+    """One algorithm on one environment, and arms of others that a sweep compares with it.
 
     Attributes:
         name: Its name.
@@ -103,8 +103,7 @@ class Comparison:
 
     def _reference(self, runs: Sequence[RunResult], task: str) -> str:
         # Chosen for the algorithm, not for the task: where its runs failed, no other arm must take its place.
-        algo = next(run.config.algo for run in runs if run.task == task)
-        own = [run for run in runs if run.config.algo == algo]
+        own = [run for run in runs if run.task.split()[0] == task.split()[0]]
         plain = {run.arm for run in own if run.config.critic["optimizer"] != "kova"} or {run.arm for run in own}
         return next(arm for arm in self.arms if arm in plain)
 
@@ -127,6 +126,18 @@ class Comparison:
         """Return a row for every arm."""
         normalised = self.normalised()
         return [self._row(arm, normalised) for arm in self.arms]
+
+    def pairs(self) -> dict[str, dict[str, Interval]]:
+        """Return {arm: {other arm: probability that a run of the first beats one of the other}}."""
+        normalised = self.normalised()
+        return {
+            arm: {
+                other: statistics.improvement_interval(own, than)
+                for other, than in normalised.items()
+                if other != arm and own.keys() & than.keys()
+            }
+            for arm, own in normalised.items()
+        }
 
     def _row(self, arm: str, normalised: dict[str, dict[str, Array]]) -> Row:
         own = {task.name: task.arms[arm] for task in self.tasks if arm in task.arms}

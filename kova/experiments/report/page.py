@@ -66,6 +66,7 @@ def render(results: CollectedRuns, title: str, command: str) -> str:
         *_curves(comparison, palette),
         *_grids(comparison, results),
         *_statistics(comparison, palette),
+        *_pairs(comparison),
         *_wall_clock(comparison, palette),
         _state(results),
         _provenance(results, command),
@@ -163,6 +164,19 @@ def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section
     lines["Minutes a run"] = [f"{row.seconds / 60:.1f}" for row in rows]
     table = Table(["", *(row.arm for row in rows)], [[name, *cells] for name, cells in lines.items()])
     return [Section("statistics", "Statistics", note, figures, table)]
+
+
+def _pairs(comparison: Comparison) -> list[Section]:
+    pairs = comparison.pairs()
+    # Of two arms the statistics above say it already.
+    if len(pairs) < 3:
+        return []
+    note = (
+        "The probability that a run of the row's arm earns more than one of the column's, mean over common tasks, "
+        "with a 95 % interval."
+    )
+    rows = [[arm, *(_interval(found.get(other)) for other in pairs)] for arm, found in pairs.items()]
+    return [Section("pairs", "Every arm against every other", note, table=Table(["", *pairs], rows))]
 
 
 def _reference(comparison: Comparison) -> tuple[str, str]:

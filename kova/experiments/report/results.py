@@ -45,7 +45,8 @@ class RunResult:
 
     Attributes:
         path: Its directory.
-        task: Algorithm and environment, and how many frames where runs differ in that: they are not repetitions.
+        task: Algorithm and environment, and how many frames where runs differ in that: they are not repetitions. The
+            algorithm is the sweep's, even if the arm has another.
         arm: What the sweep calls its critic, or a description of it.
         config: Its settings.
         state: "finished", or what status.json says, or "not begun"; "stopped" if it says running and no process is.
@@ -151,17 +152,13 @@ def collect(folder: Path) -> CollectedRuns:
 
 def _in_order(runs: list[RunResult], planned: list[PlannedRun]) -> list[RunResult]:
     """Return the runs with tasks and arms in the order of their sweeps; others come last, in their own order."""
-    tasks = list(dict.fromkeys(_task(run.config) for run in planned))
+    tasks = list(dict.fromkeys(run.task for run in planned))
     arms = list(dict.fromkeys(run.arm for run in planned))
 
     def place(name: str, known: list[str]) -> int:
         return known.index(name) if name in known else len(known)
 
     return sorted(runs, key=lambda run: (place(run.task, tasks), place(run.arm, arms)))
-
-
-def _task(config: RunConfig) -> str:
-    return f"{config.algo.upper()} {config.env}"
 
 
 def _distinguished(runs: list[RunResult]) -> list[RunResult]:
@@ -248,7 +245,7 @@ def _read(path: Path, planned: dict[str, PlannedRun]) -> tuple[RunResult, str]:
     key = PlannedRun("", config).key
     run = RunResult(
         path,
-        _task(config),
+        planned[key].task if key in planned else f"{config.algo.upper()} {config.env}",
         planned[key].arm if key in planned else describe(config),
         config,
         state,

@@ -29,7 +29,7 @@ MANIFEST = "sweep"
 #: A larger number of seeds is taken for a typing error.
 MAX_SEEDS = 10_000
 #: The keys of an arm.
-ARM_KEYS = ("critic", "set", "environments")
+ARM_KEYS = ("algorithm", "critic", "set", "environments")
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,12 @@ class PlannedRun:
     Attributes:
         arm: What the sweep calls this way of training the critic.
         config: All its settings.
+        task: What it has in common with the runs that it is compared with.
     """
 
     arm: str
     config: RunConfig
+    task: str = ""
 
     @property
     def key(self) -> str:
@@ -67,7 +69,9 @@ class Sweep:
         name: Of the sweep; its directory.
         algorithms: Names of algorithms.
         environments: Gymnasium ids.
-        arms: {arm: {"critic": …, "set": {key: value}, "environments": {id: {key: value}}}}, each part optional.
+        arms: {arm: {"critic": …, "set": {key: value}, "environments": {id: {key: value}}}}, each part optional. With
+            "algorithm" an arm is of another algorithm than the sweep's, and is compared with the others on the same
+            environments.
         seeds: How many, from 0, or which.
         preset: Where every run begins.
         set: {key: value} for every run.
@@ -102,11 +106,15 @@ class Sweep:
             for key in _mapping(f"arms.{arm}", content):
                 if key not in ARM_KEYS:
                     raise UsageError(f"arms.{arm} has {key!r}, which is unknown{suggestion(str(key), ARM_KEYS)}")
+            if not isinstance(content.get("algorithm", ""), str):
+                raise UsageError(f"arms.{arm}.algorithm must be a name, got {content['algorithm']!r}")
             _check_settings(f"arms.{arm}.set", content.get("set", {}))
             for env, values in _mapping(f"arms.{arm}.environments", content.get("environments", {})).items():
                 if env not in self.environments:
                     raise UsageError(f"arms.{arm}.environments has {env!r}{suggestion(env, self.environments)}")
                 _check_settings(f"arms.{arm}.environments.{env}", values)
+            if "algorithm" in content and len(self.algorithms) > 1:
+                raise UsageError(f"arms.{arm} has an algorithm, so that the sweep must have one only")
         _check_settings("set", self.set)
         self._seeds()
 
@@ -169,10 +177,13 @@ class Sweep:
             for algo in self.algorithms:
                 for env in self.environments:
                     for arm, content in self.arms.items():
+                        own = content.get("algorithm", algo)
                         try:
-                            yield PlannedRun(arm, self._config(algo, env, content, seed))
+                            config = self._config(own, env, content, seed)
                         except UsageError as error:
-                            raise UsageError(f"arm {arm!r}, {algo} on {env}: {error}") from None
+                            raise UsageError(f"arm {arm!r}, {own} on {env}: {error}") from None
+                        # An arm of another algorithm is compared with those of the sweep's, under its name.
+                        yield PlannedRun(arm, config, f"{algo.upper()} {env}")
 
     def _config(self, algo: str, env: str, arm: Mapping[str, Any], seed: int) -> RunConfig:
         config = RunConfig.from_preset(algo, env, self.preset)

@@ -470,3 +470,28 @@ def test_the_page_in_a_browser(width, tmp_path):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         browser.close()
     assert complaints == []
+
+
+def test_arms_of_two_algorithms_are_compared_on_one_task(tmp_path):
+    plain = {"A2C": {"critic": "upstream"}, "A2C KOVA": {}}
+    first = Sweep("alone", ["a2c"], ["Ns/Task0-v0", "Task1-v0"], plain, seeds=3, set={"steps": 1000})
+    mixed = replace(first, name="mixed", arms={**plain, "PPO": {"algorithm": "ppo", "critic": "upstream"}})
+    # The arm was added later, in the same place.
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    (folder / "sweep.yaml").write_text(first.to_yaml())
+    (folder / "sweep-2.yaml").write_text(mixed.to_yaml())
+    levels = {"A2C": 0.0, "A2C KOVA": 500.0, "PPO": 250.0}
+    for run in mixed.runs():
+        failed = run.arm == "A2C" and run.config.env == "Task1-v0"
+        write_run(folder, run, state="failed" if failed else "finished", level=levels[run.arm])
+    comparison = Comparison(collect(folder).finished)
+    assert [(task.name, task.reference, list(task.arms)) for task in comparison.tasks] == [
+        ("A2C Ns/Task0-v0", "A2C", ["A2C", "A2C KOVA", "PPO"]),
+        ("A2C Task1-v0", "A2C", ["A2C KOVA", "PPO"]),
+    ]
+    pairs = comparison.pairs()
+    assert [pairs["PPO"][other].estimate for other in ("A2C", "A2C KOVA")] == [1.0, 0.0]
+    assert pairs["A2C KOVA"]["PPO"].estimate == 1.0
+    assert "Every arm against every other" in report(folder, "--figures", str(tmp_path / "figures"))
+    assert (tmp_path / "figures" / "fig3-a2c.png").exists()

@@ -40,6 +40,7 @@ def planned(*assignments: str, preset: str = "default") -> PlannedRun:
 def test_the_shipped_sweeps_are_the_papers():
     counts = {name: len(Sweep.find(name).runs()) for name in shipped_sweeps()}
     assert counts == {
+        "a2c-tuning": 3 * 13 * 2,
         "mujoco-300k": 2 * 3 * 4 * 3,
         "paper-fig3-ppo": 5 * 6 * 8,
         "paper-fig3-trpo": 5 * 5 * 8,
@@ -440,3 +441,29 @@ def assert_same_sweep(out: Path, other: Path) -> None:
     for name in names:
         assert small_sweeps.state(out / "runs" / name) == "finished"
         assert_same(out / "runs" / name, other / "runs" / name)
+
+
+def test_an_arm_may_be_of_another_algorithm():
+    arms = {"A2C": {"critic": "upstream"}, "PPO": {"algorithm": "ppo", "set": {"algorithm.n_steps": 256}}}
+    sweep = Sweep("mixed", ["a2c"], ["CartPole-v1"], arms, seeds=1)
+    assert [(run.config.algo, run.task) for run in sweep.runs()] == [
+        ("a2c", "A2C CartPole-v1"),
+        ("ppo", "A2C CartPole-v1"),
+    ]
+    with pytest.raises(UsageError, match="arm 'PPO', ppo on CartPole-v1: setting"):
+        Sweep(
+            "wrong", ["a2c"], ["CartPole-v1"], {"PPO": {"algorithm": "ppo", "set": {"algorithm.rms_prop_eps": 1}}}
+        ).runs()
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "given", "said"),
+    [
+        (["a2c"], 7, "arms.X.algorithm must be a name"),
+        (["a2c"], "pppo", "algorithm 'pppo' is unknown"),
+        (["a2c", "trpo"], "ppo", "the sweep must have one only"),
+    ],
+)
+def test_an_arms_algorithm_is_checked(algorithms, given, said):
+    with pytest.raises(UsageError, match=said):
+        Sweep("mixed", algorithms, ["CartPole-v1"], {"X": {"algorithm": given}}, seeds=1).runs()
