@@ -104,6 +104,7 @@ def evaluate(
         "Sweeps that come with kova",
         "quick            two minutes; PPO and TRPO, Adam beside Kalman critics",
         "mujoco-300k      PPO and TRPO on three MuJoCo tasks",
+        "a2c-tuning       settings of A2C's critics, on seeds from 100",
         "paper-fig3-ppo   Figure 3a of the paper",
         "paper-fig3-trpo  Figure 3b of the paper",
         "paper-fig4       Figure 4 of the paper: eta times observation noise",
@@ -186,17 +187,18 @@ def report(
     report_command.run(folder, out, figures, data, make_console(), typed(context))
 
 
-@app.command(epilog=examples("kova demo", "kova demo --env Acrobot-v1 --steps 40960 --out /tmp/demo"))
+@app.command(epilog=examples("kova demo", "kova demo --env Pendulum-v1 --steps 60000 --out /tmp/demo"))
 def demo(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Where runs and picture go.")] = Path("demo"),
     env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "CartPole-v1",
-    steps: Annotated[int, typer.Option(min=1, help="Frames of every run.")] = 12_288,
-    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Runs of each critic.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="Frames of every run.")] = 20_000,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Runs of each critic.")] = 3,
 ) -> None:
-    """Train PPO with a Kalman critic beside PPO with Adam.
+    """Train A2C with a Kalman critic beside A2C of Stable-Baselines3.
 
-    A demo that was stopped continues where it was.
+    Settings are upstream's, rewards and observations as they are. The Kalman critic has no learning rate, and its loss
+    no longer shares a gradient clip with the policy's. A demo that was stopped continues where it was.
     """
     from kova.experiments.commands import demo as demo_command
 

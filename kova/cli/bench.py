@@ -39,18 +39,19 @@ def step(
     step_benchmark.run(out, repeats, make_console(), typed(context))
 
 
-@app.command("train", epilog=examples("kova bench train --steps 20480 --repeats 3"))
+@app.command("train", epilog=examples("kova bench train --steps 20480 --repeats 3", "kova bench train --algorithm a2c"))
 def train(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Where train.json goes.")] = RESULTS,
+    algorithm: Annotated[str, typer.Option(help="ppo, or a2c beside A2C with Adam and upstream PPO.")] = "ppo",
     env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "HalfCheetah-v4",
     steps: Annotated[int, typer.Option(min=1, help="Frames of every run.")] = 20_480,
     repeats: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Rounds in which every arm runs once.")] = 3,
 ) -> None:
-    """Time whole PPO runs beside upstream PPO, in turns."""
+    """Time whole runs beside upstream's, in turns."""
     from kova.experiments.benchmarks import train as train_benchmark
 
-    train_benchmark.run(out, env, steps, repeats, make_console(), typed(context))
+    train_benchmark.run(out, algorithm, env, steps, repeats, make_console(), typed(context))
 
 
 @app.command("values", epilog=examples("kova bench values --seeds 3"))
@@ -132,6 +133,28 @@ def scale(
     from kova.experiments.benchmarks import scale as scale_benchmark
 
     scale_benchmark.run(out, seeds, frames, algo or (), make_console(), typed(context))
+
+
+@app.command("gradients", epilog=examples("kova bench gradients --env Hopper-v4 --seeds 1"))
+def gradients(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where gradients.json and gradients.png go.")] = RESULTS,
+    env: Annotated[list[str] | None, typer.Option(help="Repeat as needed.", show_default="Hopper, HalfCheetah")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Agents of every task.")] = 3,
+    frames: Annotated[int, typer.Option(min=1, help="That an agent learns from.")] = 100_000,
+    parts: Annotated[int, typer.Option(min=1, help="How often it is stopped on the way.")] = 5,
+    steps: Annotated[int, typer.Option(min=200, help="Of 16 environments, to try each policy.")] = 2048,
+) -> None:
+    """Show what a critic does to A2C's policy gradient.
+
+    KOVA beside Adam x 1 and x 10, on the same policies and the same frames: the Monte-Carlo returns that each explains,
+    and the cosine between the gradient of a small rollout and that of a large batch. Agents that the file has are not
+    repeated.
+    """
+    from kova.experiments.benchmarks import gradients as gradients_benchmark
+
+    chosen = env or gradients_benchmark.ENVIRONMENTS
+    gradients_benchmark.run(out, chosen, seeds, frames, parts, steps, make_console(), typed(context))
 
 
 @app.command("policy", epilog=examples("kova bench policy --samples 4096"))

@@ -24,6 +24,7 @@ from kova.experiments.benchmarks.record import Record, read_results
 from kova.experiments.benchmarks.scale_figure import save_figure
 from kova.experiments.errors import UsageError
 from kova.experiments.files import check_folder
+from kova.experiments.report.statistics import probability_of_improvement
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.training import build
@@ -155,4 +156,24 @@ def run(out: Path, seeds: int, frames: int, algos: Sequence[str], console: Conso
                 soft_wrap=True,
             )
     save_figure(out / "scale.png", record.results)
+    for line in chances(record.results):
+        console.print(line, highlight=False, soft_wrap=True)
     console.print(str(path), highlight=False, soft_wrap=True)
+
+
+def chances(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return, for every algorithm and arm, how likely a run of the filter earns more at the same task and scale."""
+
+    def scores(algo: str, arm: str) -> dict[str, np.ndarray]:
+        own = [result for result in results if (result["algorithm"], result["arm"]) == (algo, arm)]
+        cells: dict[str, list[float]] = {}
+        for result in own:
+            cells.setdefault(f"{result['environment']} × {result['scale']:g}", []).append(result["return"])
+        return {cell: np.array(values) for cell, values in cells.items()}
+
+    lines = []
+    for algo in dict.fromkeys(result["algorithm"] for result in results):
+        for arm in (arm for arm in ARMS if "KOVA" not in arm):
+            found = probability_of_improvement(scores(algo, "KOVA"), scores(algo, arm))
+            lines.append(f"{algo}: P(KOVA earns more than {arm}) = {found:.2f}")
+    return lines

@@ -70,6 +70,9 @@ def _panel(axis: Axes, results: Results, what: str) -> None:
             low, high = [min(values) for values in found], [max(values) for values in found]
             axis.fill_between(scales, low, high, color=style["color"], alpha=0.15, lw=0)
     axis.set_xscale("log")
+    scales = sorted({result["scale"] for result in results})
+    axis.set_xticks(scales, labels=[f"{scale:g}" for scale in scales])
+    axis.minorticks_off()
     if what == "explained":
         axis.set_ylim(-0.3, 1.0)
         axis.axhline(0.0, color="0.85", lw=1, zorder=0)

@@ -107,7 +107,11 @@ def sgemm_rate() -> float:
 
 
 def seconds(call: Callable[[], object], count: int = 1) -> float:
-    """Return the time of one call, averaged over ``count``."""
+    """Return the time of one call, averaged over ``count``, after one that is not counted.
+
+    What was measured before has filled the caches: the first call pays for that, and it is not its own cost.
+    """
+    call()
     start = time.perf_counter()
     for _ in range(count):
         call()

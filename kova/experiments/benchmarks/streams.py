@@ -103,7 +103,8 @@ class Arm:
     passes: int = 1
 
 
-def _adam(rate: float, passes: int) -> Arm:
+def adam(rate: float, passes: int) -> Arm:
+    """Return the control: Adam at a rate, without a clip."""
     return Arm(lambda critic, h: AdamCritic(critic, h, lr=rate), passes)
 
 
@@ -117,8 +118,8 @@ NOISES = (kova.ConstantNoise(0.01), kova.ConstantNoise(0.1), kova.ConstantNoise(
 WRONG = (1e-3, 1e3)
 #: Every setting is the default but for what it says.
 ARMS: Mapping[str, Arm] = {
-    **{f"Adam × 1, {rate:g}": _adam(rate, 1) for rate in RATES},
-    **{f"Adam × 10, {rate:g}": _adam(rate, 10) for rate in RATES},
+    **{f"Adam × 1, {rate:g}": adam(rate, 1) for rate in RATES},
+    **{f"Adam × 10, {rate:g}": adam(rate, 10) for rate in RATES},
     DEFAULT: _kova(),
     **{
         f"KOVA, {evolution!r}, {noise!r}": _kova(evolution=evolution, noise=noise)

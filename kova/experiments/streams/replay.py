@@ -86,35 +86,67 @@ class Rollouts:
         """Return the same labels with another number of passes."""
         return replace(self, passes=passes)
 
+    def learner(self, inputs: int, make: MakeOptimizer) -> Learner:
+        """Return a new critic for observations of this size, and what fits it."""
+        critic = value_network(inputs, self.hidden, self.seed)
+        return Learner(self, critic, make(critic, None))
+
     def replay(self, stream: Stream, make: MakeOptimizer) -> Replayed:
         """Let a critic learn from the stream."""
-        critic = value_network(stream.observations.shape[2], self.hidden, self.seed)
-        optimizer = make(critic, None)
-        rng = np.random.default_rng(self.seed)
-        predicted, spent = [], 0.0
-        for start in range(0, len(stream.rewards), self.n_steps):
-            piece = slice(start, start + self.n_steps)
-            observations = stream.observations[piece]
-            with torch.no_grad():
-                values = critic(observations).squeeze(-1)
-                following = critic(stream.next_observations[piece]).squeeze(-1)
-            predicted.append(values)
-            labels = gae_targets(
-                stream.rewards[piece],
-                values,
-                following,
-                stream.terminated[piece],
-                stream.truncated[piece],
-                gamma=self.gamma,
-                gae_lambda=self.gae_lambda,
-            ).flatten()
-            flat, begun = observations.flatten(0, 1), time.perf_counter()
-            for _ in range(self.passes):
-                order = torch.from_numpy(rng.permutation(len(labels)))
-                for batch in order.split(self.batch_size or len(labels)):
-                    optimizer.step(flat[batch], labels[batch])
-            spent += time.perf_counter() - begun
-        return Replayed(explained(stream, torch.cat(predicted), self.gamma), spent)
+        learner = self.learner(stream.observations.shape[2], make)
+        predicted = learner.learn(stream)
+        return Replayed(explained(stream, predicted, self.gamma), learner.seconds)
+
+
+class Learner:
+    """A critic on its way through a stream.
+
+    Args:
+        scheme: Its labels and passes.
+        critic: The critic.
+        optimizer: What fits it.
+
+    Attributes:
+        seconds: Spent on learning.
+    """
+
+    def __init__(self, scheme: Rollouts, critic: nn.Module, optimizer: CriticOptimizer) -> None:
+        self.scheme, self.critic, self.optimizer = scheme, critic, optimizer
+        self.seconds = 0.0
+        self._rng = np.random.default_rng(scheme.seed)
+
+    def learn(self, stream: Stream) -> Tensor:
+        """Learn from the frames that follow, and return what was said of them before, (T, E)."""
+        n_steps = self.scheme.n_steps
+        return torch.cat(
+            [self._rollout(stream.part(start, start + n_steps)) for start in range(0, len(stream.rewards), n_steps)]
+        )
+
+    def labels(self, stream: Stream) -> tuple[Tensor, Tensor]:
+        """Return the labels of one rollout and the values that the critic gives it now, (T, E) both."""
+        with torch.no_grad():
+            values = self.critic(stream.observations).squeeze(-1)
+            following = self.critic(stream.next_observations).squeeze(-1)
+        found = gae_targets(
+            stream.rewards,
+            values,
+            following,
+            stream.terminated,
+            stream.truncated,
+            gamma=self.scheme.gamma,
+            gae_lambda=self.scheme.gae_lambda,
+        )
+        return found, values
+
+    def _rollout(self, rollout: Stream) -> Tensor:
+        labels, values = self.labels(rollout)
+        observations, flat, begun = rollout.observations.flatten(0, 1), labels.flatten(), time.perf_counter()
+        for _ in range(self.scheme.passes):
+            order = torch.from_numpy(self._rng.permutation(len(flat)))
+            for batch in order.split(self.scheme.batch_size or len(flat)):
+                self.optimizer.step(observations[batch], flat[batch])
+        self.seconds += time.perf_counter() - begun
+        return values
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,18 @@ class Stream:
             known[step] = left >= horizon
         return returns, known
 
+    def part(self, start: int, stop: int | None) -> Stream:
+        """Return some of the steps, of all environments."""
+        return self._cut_to(slice(start, stop), slice(None))
+
+    def of(self, environments: slice) -> Stream:
+        """Return all steps of some of the environments."""
+        return self._cut_to(slice(None), environments)
+
+    def _cut_to(self, steps: slice, environments: slice) -> Stream:
+        names = ("observations", "next_observations", "actions", "rewards", "terminated", "truncated")
+        return dataclasses.replace(self, **{name: getattr(self, name)[steps, environments] for name in names})
+
     def paid(self, factor: float, bonus: float = 0.0) -> Stream:
         """Return the same frames with other rewards: each multiplied by a factor, plus a bonus."""
         return dataclasses.replace(self, rewards=factor * self.rewards + bonus)

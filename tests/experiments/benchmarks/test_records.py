@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from kova.experiments.benchmarks.record import Record, read_results
+from kova.experiments.benchmarks.scale import chances
 from kova.experiments.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -45,3 +46,14 @@ def test_ctrl_c_says_where_the_results_are(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt), record.kept(console):
         raise KeyboardInterrupt
     assert f"stopped; {record.path} has the 2 results so far" in console.export_text()
+
+
+def test_the_chances_that_bench_scale_prints_are_of_cells_with_one_task_and_scale():
+    def cell(arm: str, scale: float, *returns: float) -> list[dict]:
+        place = {"algorithm": "a2c", "environment": "CartPole-v1", "arm": arm, "scale": scale}
+        return [{**place, "seed": seed, "return": value} for seed, value in enumerate(returns)]
+
+    results = [*cell("KOVA", 1.0, 5.0, 5.0), *cell("upstream", 1.0, 1.0, 1.0)]
+    # At another scale the filter loses: counted against upstream there, not against what upstream earns elsewhere.
+    results += [*cell("KOVA", 100.0, 2.0, 2.0), *cell("upstream", 100.0, 3.0, 1.0)]
+    assert chances(results)[0] == "a2c: P(KOVA earns more than upstream) = 0.75"
