@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
 
-demo: $(STAMP)  ## Train PPO with a Kalman critic beside PPO with Adam; runs and picture in ./demo
+demo: $(STAMP)  ## Train A2C with a Kalman critic beside upstream's; runs and picture in ./demo
 	$(BIN)/kova demo
 
 test: $(STAMP)  ## Lint, types and the fast tests

@@ -1,4 +1,4 @@
-"""``kova demo``: PPO with a Kalman critic beside PPO with Adam, on a small real task."""
+"""``kova demo``: A2C with a Kalman critic beside A2C as upstream has it, on a small real task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from kova.experiments.runs.progress import ProgressBar
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import Interrupted, Training, load
 
-ARMS = {"kova": "Kalman critic", "adam": "Adam critic"}
+ARMS = {"kova": "A2C, Kalman critic", "upstream": "A2C, Stable-Baselines3"}
+#: As a user's script has it: nothing is normalised, and values are in units of the reward.
+SETTINGS = {"normalize_observations": False, "normalize_rewards": False}
+
+
+def configuration(env: str, critic: str, steps: int, seed: int) -> RunConfig:
+    """Return a run of the demo: upstream's settings, eight environments; the critic and its gradient's clip differ."""
+    config = RunConfig.from_preset("a2c", env).with_critic(critic)
+    return config.with_values({**SETTINGS, "steps": steps, "seed": seed})
 
 
 def run(out: Path, env: str, steps: int, seeds: int, console: Console, command: str) -> None:
@@ -34,23 +42,23 @@ def run(out: Path, env: str, steps: int, seeds: int, console: Console, command: 
     """
     start = time.perf_counter()
     check_folder(out, "--out", "demo.png")
-    environments.make(RunConfig.from_preset("ppo", env)).close()
+    environments.make(RunConfig.from_preset("a2c", env)).close()
     runs: dict[str, list[Path]] = {label: [] for label in ARMS.values()}
     for seed in range(seeds):
         for critic, label in ARMS.items():
-            config = RunConfig.from_preset("ppo", env).with_critic(critic).changed(steps=steps, seed=seed)
-            path = out / f"{env.replace('/', '-')}-{steps}-{critic}-seed{seed}"
+            config = configuration(env, critic, steps, seed)
+            path = out / f"a2c-{env.replace('/', '-')}-{steps}-{critic}-seed{seed}"
             try:
                 train(config, RunDirectory(path), command, f"{label}, seed {seed}", console)
             except Interrupted as stopped:
                 console.print(f"{stopped}; the same command continues there", highlight=False)
                 raise SystemExit(130) from None
             runs[label].append(path)
-    table = Table("critic", "return, last fifth", "area under the curve", "explained variance")
+    table = Table("agent", "return, last fifth", "area under the curve", "explained variance")
     for label, paths in runs.items():
         table.add_row(label, _over_seeds(paths, _last_fifth), _over_seeds(paths, _area), _over_seeds(paths, _explained))
     picture = out / "demo.png"
-    curves.save(picture, runs, _episode(runs[ARMS["kova"]][0]), f"PPO on {env}, {seeds} seeds")
+    curves.save(picture, runs, _episode(runs[ARMS["kova"]][0]), f"A2C on {env}, {seeds} seeds")
     console.print(table)
     console.print(f"{time.perf_counter() - start:.0f} s; picture: {picture}", highlight=False)
 
@@ -68,7 +76,7 @@ def _episode(path: Path) -> Episode:
     directory = RunDirectory(path)
     checkpoint = directory.latest_checkpoint()
     assert checkpoint is not None
-    model, env = load(directory.config(), checkpoint)
+    model, env = load(directory.config().changed(n_envs=1), checkpoint)
     episode = play_as_valued(model, env, seed=10_000)
     env.close()
     return episode
@@ -76,11 +84,14 @@ def _episode(path: Path) -> Episode:
 
 def _last_fifth(path: Path) -> float:
     frames, returns = curves.training_returns(path)
+    if not len(returns):
+        return float("nan")
     return float(returns[frames > 0.8 * frames[-1]].mean())
 
 
 def _area(path: Path) -> float:
-    return float(curves.training_returns(path)[1].mean())
+    returns = curves.training_returns(path)[1]
+    return float(returns.mean()) if len(returns) else float("nan")
 
 
 def _explained(path: Path) -> float:
@@ -92,4 +103,6 @@ def _explained(path: Path) -> float:
 
 def _over_seeds(paths: list[Path], measure: Callable[[Path], float]) -> str:
     values = [measure(path) for path in paths]
+    if np.isnan(values).any():
+        return "no episode ended"
     return f"{np.mean(values):.2f}  ({min(values):.2f} to {max(values):.2f})"
