@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from kova.sb3.critic import Critic
 
+#: Samples of a rollout that the policy looks at together.
+ENTROPY_CHUNK = 512
+
 
 @with_upstreams_arguments
 class TRPO(OnPolicyCritic, sb3_contrib.TRPO):
@@ -86,6 +89,14 @@ class TRPO(OnPolicyCritic, sb3_contrib.TRPO):
             with torch.no_grad():
                 self.value_function(upstream.samples(self.rollout_buffer, everything).observations)
         super()._fit_critic(first)
+
+    @torch.no_grad()
+    def _entropy(self) -> float:
+        """Return the mean entropy of the policy just updated; upstream takes none."""
+        everything = np.arange(self._rollout_size())
+        pieces = np.split(everything, range(ENTROPY_CHUNK, len(everything), ENTROPY_CHUNK))
+        found = [self._of_policy(upstream.samples(self.rollout_buffer, piece))[1] for piece in pieces]
+        return torch.cat(found).mean().item()
 
     @contextmanager
     def _without_value_term(self) -> Iterator[None]:
