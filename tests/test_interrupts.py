@@ -21,8 +21,8 @@ from cases import batch, mlp, paper_filter, same_bits, snapshot
 import kova
 from kova.interrupts import HeldSignals
 
-#: Python drops an exception that a signal raises inside a finalizer, torch's or another library's, and says so: the step
-#: then goes on to its end, which is what these tests ask for.
+#: Python drops an exception that a signal raises inside a finalizer, torch's or another library's, and says so: the
+#: step then goes on to its end, which is what these tests ask for.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 STRUCTURES = ["full", "layer", "neuron", "block:20", "diagonal", "last_layer", "low_rank:16", "memoryless"]
