@@ -55,10 +55,10 @@ class KOVA(Restorable):
         covariance: Structure of P: a name or an instance from :mod:`kova.covariance`.
         prior_variance: P_{0|0} = prior_variance · I in the labels' own units, short for
             ``prior=kova.Isotropic(prior_variance)`` and ``units=kova.RawUnits()``.
-        evolution: P_v, how the parameters may move between batches; by default ``kova.PriorRelaxation(0.001)``, in raw
+        evolution: P_v, how the parameters may move between batches; by default ``kova.PriorRelaxation(0.0001)``, in raw
             units ``kova.FadingMemory(0.01)``.
-        noise: P_n, how the target labels scatter around the value; by default ``kova.ConstantNoise(0.1)``, a tenth of
-            the labels' variance, in raw units ``kova.BatchSize()``.
+        noise: P_n, how the target labels scatter around the value; by default ``kova.ConstantNoise(0.05)``, a
+            twentieth of the labels' variance, in raw units ``kova.BatchSize()``.
         step_size: α in (0, 1], or a callable of the step number t = 1, 2, …
         dtype: Of the covariance. A float32 P goes on in float64 from the first batch that it could not resolve: large
             derivatives and little noise, as with raw observations in the thousands.

@@ -112,8 +112,13 @@ def _kova(**settings: Any) -> Arm:
     return Arm(lambda critic, h: kova.KOVA(critic, h, **settings))
 
 
+def _times(wrong: float) -> kova.ConstantNoise:
+    assert isinstance(IN_UNITS.noise, kova.ConstantNoise)
+    return kova.ConstantNoise(wrong * IN_UNITS.noise.variance)
+
+
 EVOLUTIONS = (kova.PriorRelaxation(1e-4), kova.PriorRelaxation(1e-3), kova.PriorRelaxation(1e-2))
-NOISES = (kova.ConstantNoise(0.01), kova.ConstantNoise(0.1), kova.ConstantNoise(1.0), kova.InnovationNoise())
+NOISES = (*(kova.ConstantNoise(variance) for variance in (0.01, 0.05, 0.1, 1.0)), kova.InnovationNoise())
 #: How wrong a noise may be, beside the default's.
 WRONG = (1e-3, 1e3)
 #: Every setting is the default but for what it says.
@@ -134,11 +139,8 @@ ARMS: Mapping[str, Arm] = {
     "KOVA, InnovationNoise(floor=1e-06)": _kova(noise=kova.InnovationNoise(floor=1e-6)),
     "KOVA, the paper's models": _kova(units=kova.RawUnits()),
     "KOVA, GainRatio()": _kova(trust=kova.GainRatio()),
-    **{f"KOVA, noise × {wrong:g}": _kova(noise=kova.ConstantNoise(0.1 * wrong)) for wrong in WRONG},
-    **{
-        f"KOVA, noise × {wrong:g}, GainRatio()": _kova(noise=kova.ConstantNoise(0.1 * wrong), trust=kova.GainRatio())
-        for wrong in WRONG
-    },
+    **{f"KOVA, noise × {wrong:g}": _kova(noise=_times(wrong)) for wrong in WRONG},
+    **{f"KOVA, noise × {wrong:g}, GainRatio()": _kova(noise=_times(wrong), trust=kova.GainRatio()) for wrong in WRONG},
 }
 
 ROW = "{:<20} {:<5} {:<62} {:>9} {:>9} {:>9} {:>8}"
