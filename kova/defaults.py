@@ -27,7 +27,7 @@ class Defaults:
 
 #: In units of the labels, chosen by ``kova bench streams`` (docs/defaults.md): a label's noise is a twentieth of the
 #: variance that labels have.
-IN_UNITS = Defaults(PriorRelaxation(0.0001), ConstantNoise(0.05), FanIn())
+IN_UNITS = Defaults(PriorRelaxation(0.0003), ConstantNoise(0.05), FanIn())
 
 #: For labels as they are: the paper's models, and those of 0.1.0, so that what it saved goes on as it was.
 RAW = Defaults(FadingMemory(0.01), BatchSize(), Isotropic())

@@ -55,7 +55,7 @@ class KOVA(Restorable):
         covariance: Structure of P: a name or an instance from :mod:`kova.covariance`.
         prior_variance: P_{0|0} = prior_variance · I in the labels' own units, short for
             ``prior=kova.Isotropic(prior_variance)`` and ``units=kova.RawUnits()``.
-        evolution: P_v, how the parameters may move between batches; by default ``kova.PriorRelaxation(0.0001)``, in raw
+        evolution: P_v, how the parameters may move between batches; by default ``kova.PriorRelaxation(0.0003)``, in raw
             units ``kova.FadingMemory(0.01)``.
         noise: P_n, how the target labels scatter around the value; by default ``kova.ConstantNoise(0.05)``, a
             twentieth of the labels' variance, in raw units ``kova.BatchSize()``.

@@ -117,7 +117,7 @@ def _times(wrong: float) -> kova.ConstantNoise:
     return kova.ConstantNoise(wrong * IN_UNITS.noise.variance)
 
 
-EVOLUTIONS = (kova.PriorRelaxation(1e-4), kova.PriorRelaxation(1e-3), kova.PriorRelaxation(1e-2))
+EVOLUTIONS = tuple(kova.PriorRelaxation(eta) for eta in (1e-4, 3e-4, 1e-3, 1e-2))
 NOISES = (*(kova.ConstantNoise(variance) for variance in (0.01, 0.05, 0.1, 1.0)), kova.InnovationNoise())
 #: How wrong a noise may be, beside the default's.
 WRONG = (1e-3, 1e3)
