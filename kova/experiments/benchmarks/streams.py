@@ -7,6 +7,7 @@ What is judged is the explained variance of the Monte-Carlo returns, before the 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,8 +118,10 @@ def _times(wrong: float) -> kova.ConstantNoise:
     return kova.ConstantNoise(wrong * IN_UNITS.noise.variance)
 
 
-EVOLUTIONS = tuple(kova.PriorRelaxation(eta) for eta in (1e-4, 3e-4, 1e-3, 1e-2))
-NOISES = (*(kova.ConstantNoise(variance) for variance in (0.01, 0.05, 0.1, 1.0)), kova.InnovationNoise())
+EVOLUTIONS = (kova.PriorRelaxation(1e-4), kova.PriorRelaxation(1e-3), kova.PriorRelaxation(1e-2))
+NOISES = (kova.ConstantNoise(0.01), kova.ConstantNoise(0.1), kova.ConstantNoise(1.0), kova.InnovationNoise())
+#: Around the default, closer than the grid.
+NEAR = ((kova.PriorRelaxation(1e-4), kova.ConstantNoise(0.05)), (kova.PriorRelaxation(3e-4), kova.ConstantNoise(0.1)))
 #: How wrong a noise may be, beside the default's.
 WRONG = (1e-3, 1e3)
 #: Every setting is the default but for what it says.
@@ -128,9 +131,7 @@ ARMS: Mapping[str, Arm] = {
     DEFAULT: _kova(),
     **{
         f"KOVA, {evolution!r}, {noise!r}": _kova(evolution=evolution, noise=noise)
-        for evolution in EVOLUTIONS
-        for noise in NOISES
-        if (evolution, noise) != (IN_UNITS.evolution, IN_UNITS.noise)
+        for evolution, noise in (*itertools.product(EVOLUTIONS, NOISES), *NEAR)
     },
     "KOVA, EvidenceForgetting()": _kova(evolution=kova.EvidenceForgetting()),
     "KOVA, FadingMemory(0.001)": _kova(evolution=kova.FadingMemory(0.001)),
