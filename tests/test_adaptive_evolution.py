@@ -97,7 +97,8 @@ def test_the_step_is_that_of_the_chosen_model(structure):
         # Equal likelihoods are decided by what was believed before.
         model = kova.EvidenceForgetting(candidates, switching=1e-12, labels=1e-12)
         for settings, into in ((model, chosen), (evolution, fixed)):
-            optimizer = kova.KOVA(mlp(), covariance=structure, evolution=settings, dtype=torch.float64)
+            models = {"evolution": settings, "noise": kova.ConstantNoise(0.1)}
+            optimizer = kova.KOVA(mlp(), covariance=structure, **models, dtype=torch.float64)
             optimizer._memories = type(optimizer._memories)(evolution={str(number): 1.0 - 1e-9, str(1 - number): 1e-9})
             for step in range(12):
                 optimizer.step(*batch(seed=step))

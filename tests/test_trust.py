@@ -62,7 +62,7 @@ def test_the_gain_ratio_of_a_linear_critic_is_one():
             seen.append(found)
             return super().judge(found, inflation)
 
-    optimizer = kova.KOVA(linear(), trust=Spy(), dtype=torch.float64)
+    optimizer = kova.KOVA(linear(), trust=Spy(), noise=kova.ConstantNoise(0.1), dtype=torch.float64)
     for step in range(5):
         optimizer.step(*batch(seed=step))
     assert [found.gain_ratio for found in seen] == pytest.approx([1.0] * 5)

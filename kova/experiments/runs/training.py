@@ -20,6 +20,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from kova.errors import CovarianceTooLarge
@@ -33,6 +34,8 @@ from kova.experiments.runs.run_directory import MADE_BY, RunDirectory
 from kova.sb3.upstream import forget_last_observation
 
 MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
+#: Frames between two rows of the logs, if rollouts are shorter: A2C's of 40 would fill megabytes.
+LOG_EVERY = 200
 
 
 class Interrupted(Exception):
@@ -211,7 +214,10 @@ class Training:
         stop = _Stop(until, self._stop_if_interrupted)
         with suppress(_PartDone):
             model.learn(
-                self.config.steps - done, CallbackList([*callbacks, stop]), log_interval=1, reset_num_timesteps=False
+                self.config.steps - done,
+                CallbackList([*callbacks, stop]),
+                log_interval=_log_interval(model),
+                reset_num_timesteps=False,
             )
         # Upstream would write the values of the last update with the next rollout only.
         model.logger.record(STEP, model.num_timesteps, exclude="tensorboard")
@@ -255,6 +261,13 @@ class Training:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def _log_interval(model: BaseAlgorithm) -> int:
+    """Return how many rollouts, off-policy episodes, make a row of the logs."""
+    if not isinstance(model, OnPolicyAlgorithm):
+        return 1
+    return max(1, LOG_EVERY // (model.n_steps * model.n_envs))
 
 
 class _Stop(BaseCallback):
