@@ -168,6 +168,7 @@ def sweep(
     epilog=examples(
         "kova report sweeps/quick",
         "kova report sweeps/paper-fig3-ppo -o fig3.html --figures figures",
+        "kova report sweeps/a2c --pack a2c.tar.xz",
     )
 )
 def report(
@@ -176,6 +177,9 @@ def report(
     out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("report.html"),
     figures: Annotated[Path | None, typer.Option(help="Directory for Figures 3 and 4 as PNG and SVG.")] = None,
     data: Annotated[Path | None, typer.Option(help="CSV file for every curve of every run.")] = None,
+    pack: Annotated[
+        Path | None, typer.Option(help="A .tar.xz of the finished runs, without checkpoints, to keep or to send.")
+    ] = None,
 ) -> None:
     """Write one self-contained page about finished runs.
 
@@ -184,7 +188,7 @@ def report(
     """
     from kova.experiments.commands import report as report_command
 
-    report_command.run(folder, out, figures, data, make_console(), typed(context))
+    report_command.run(folder, out, figures, data, pack, make_console(), typed(context))
 
 
 @app.command(epilog=examples("kova demo", "kova demo --env Pendulum-v1 --steps 60000 --out /tmp/demo"))

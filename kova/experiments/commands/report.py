@@ -12,18 +12,28 @@ from rich.console import Console
 from kova.experiments.errors import UsageError
 from kova.experiments.files import check_file, check_folder, write_whole
 from kova.experiments.report import paper_figures, render
+from kova.experiments.report.archive import pack
 from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.results import METRICS, collect
 
 
-def run(folder: Path, out: Path, figures: Path | None, data: Path | None, console: Console, command: str) -> None:
-    """Write the page and, if they are asked for, the figures and the table.
+def run(
+    folder: Path,
+    out: Path,
+    figures: Path | None,
+    data: Path | None,
+    archive: Path | None,
+    console: Console,
+    command: str,
+) -> None:
+    """Write the page and, if they are asked for, the figures, the table and the runs themselves.
 
     Args:
         folder: Where the runs are.
         out: The page.
         figures: Directory for PNG and SVG.
         data: CSV of every curve.
+        archive: The finished runs, packed.
         console: Where to say what was done.
         command: What the user typed.
 
@@ -31,9 +41,10 @@ def run(folder: Path, out: Path, figures: Path | None, data: Path | None, consol
         UsageError: There is no such directory, or a file cannot be written; nothing was.
     """
     check_file(out, "-o")
-    if data is not None:
-        check_file(data, "--data")
-    _check_apart({"-o": out, "--data": data, "--figures": figures})
+    for option, path in (("--data", data), ("--pack", archive)):
+        if path is not None:
+            check_file(path, option)
+    _check_apart({"-o": out, "--data": data, "--pack": archive, "--figures": figures})
     with console.status("reading the runs"):
         results = collect(folder)
         comparison = Comparison(results.finished)
@@ -47,6 +58,8 @@ def run(folder: Path, out: Path, figures: Path | None, data: Path | None, consol
             written.append(_write(data, curves_table(comparison).to_csv(index=False)))
         if figures is not None:
             written += paper_figures.save(comparison, figures)
+        if archive is not None:
+            written.append(pack(results, folder, archive))
     for path in written:
         console.print(str(path), highlight=False, soft_wrap=True)
     for one in results.damaged:
