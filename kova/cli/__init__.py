@@ -104,6 +104,8 @@ def evaluate(
         "Sweeps that come with kova",
         "quick            two minutes; PPO and TRPO, Adam beside Kalman critics",
         "mujoco-300k      PPO and TRPO on three MuJoCo tasks",
+        "a2c              A2C with every critic beside PPO, five MuJoCo tasks",
+        "a2c-ablation     its Kalman critic taken apart",
         "a2c-tuning       settings of A2C's critics, on seeds from 100",
         "paper-fig3-ppo   Figure 3a of the paper",
         "paper-fig3-trpo  Figure 3b of the paper",

@@ -40,6 +40,8 @@ def planned(*assignments: str, preset: str = "default") -> PlannedRun:
 def test_the_shipped_sweeps_are_the_papers():
     counts = {name: len(Sweep.find(name).runs()) for name in shipped_sweeps()}
     assert counts == {
+        "a2c": 5 * 6 * 5,
+        "a2c-ablation": 2 * 11 * 3,
         "a2c-tuning": 3 * 15 * 2,
         "mujoco-300k": 2 * 3 * 4 * 3,
         "paper-fig3-ppo": 5 * 6 * 8,
