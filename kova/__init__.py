@@ -16,6 +16,7 @@ from kova.evolution import (
 )
 from kova.noise import BatchSize, ConstantNoise, MaxRatio, Noise
 from kova.optimizer import KOVA
+from kova.overlap import Overlapping
 from kova.prediction import Prediction
 from kova.prior import ByName, FanIn, Isotropic, Prior
 from kova.step_report import StepReport
@@ -45,6 +46,7 @@ __all__ = [
     "Memoryless",
     "Noise",
     "NumericalError",
+    "Overlapping",
     "Prediction",
     "Prior",
     "PriorRelaxation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -125,6 +125,11 @@ class Robust(Noise):
         """What the model inside needs."""
         return self.model.needs
 
+    @property
+    def correlates(self) -> bool:  # type: ignore[override]
+        """Whether the model inside does."""
+        return self.model.correlates
+
     def covariance(self, batch: Batch) -> Tensor | float:
         """Return the model's P_n with every label's share divided by its weight."""
         inner = self.model.covariance(batch)
@@ -140,6 +145,4 @@ class Robust(Noise):
         inner = self.model.covariance(batch)
         variances = inner.diagonal() if isinstance(inner, Tensor) and inner.dim() == 2 else inner
         weights = (1.0 + batch.innovation.square() / (variances * self.c**2)).rsqrt()
-        return self.model.remember(
-            Batch(batch.innovation * weights, batch.ratio, batch.next_variance, batch.predicted, batch.memory)
-        )
+        return self.model.remember(replace(batch, innovation=batch.innovation * weights))

@@ -72,12 +72,22 @@ class Assumptions:
     def noise(
         self, model: Noise, delta: Tensor, predicted: Tensor | None, known: dict[str, Tensor], memory: Memory
     ) -> tuple[Tensor | float, Memory]:
-        """Return P_n and what the model will remember; it sees labels of unit deviation, and speaks of them."""
+        """Return P_n and what the model will remember; it sees labels of unit deviation, and speaks of them.
+
+        Args:
+            model: Of P_n.
+            delta: δ, (N,).
+            predicted: diag(J P Jᵀ), (N,), or J P Jᵀ for a model that correlates labels; ``None`` if nothing looks.
+            known: What else the caller gave.
+            memory: What the model remembered last.
+        """
         square = self.state.scale**2
         if "next_variance" in known:
             known = {**known, "next_variance": known["next_variance"] / square}
         seen = None if predicted is None else predicted / square
-        batch = Batch(delta / self.state.scale, predicted=seen, memory=memory, **known)
+        gram = seen if seen is not None and seen.dim() == 2 else None
+        seen = seen if gram is None else gram.diagonal()
+        batch = Batch(delta / self.state.scale, predicted=seen, memory=memory, gram=gram, **known)
         P_n = model.covariance(batch)
         return (P_n if square == 1.0 else P_n * square), model.remember(batch)
 

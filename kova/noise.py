@@ -39,6 +39,9 @@ class Batch:
         predicted: diag(J P Jᵀ), (N,): how far labels scatter because of the filter's own uncertainty. ``None`` where a
             large batch is taken in pieces and the model has no ``remember`` of its own.
         memory: What the model remembered last.
+        trajectory: Which trajectory each label is of, (N,), if the caller said so.
+        remaining: How many steps each label looks ahead, (N,), likewise.
+        gram: J P Jᵀ, (N, N), for a model that ``correlates``.
     """
 
     innovation: Tensor
@@ -46,6 +49,9 @@ class Batch:
     next_variance: Tensor | None = None
     predicted: Tensor | None = None
     memory: Memory = field(default_factory=dict)
+    trajectory: Tensor | None = None
+    remaining: Tensor | None = None
+    gram: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -58,10 +64,13 @@ class Noise(ABC):
 
     Attributes:
         needs: The keyword arguments of :meth:`kova.KOVA.step` without which the model cannot work: ``"ratio"``,
-            ``"next_variance"``. An algorithm computes ``next_variance`` only for a model that needs it.
+            ``"next_variance"``, ``"trajectory"``, ``"remaining"``. An algorithm computes ``next_variance`` only for a
+            model that needs it.
+        correlates: Whether P_n is a matrix, so that a batch cannot be taken in pieces.
     """
 
     needs: frozenset[str] = frozenset()
+    correlates: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Understand ``needs_next_variance = True``, which models written for 0.1.0 have instead of ``needs``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -166,6 +166,8 @@ class KOVA(Restorable):
         ratio: Tensor | None = None,
         noise: float | Tensor | None = None,
         next_variance: Tensor | None = None,
+        trajectory: Tensor | None = None,
+        remaining: Tensor | None = None,
     ) -> StepReport:
         """Condition N(θ, P) on one batch of target labels (one pass of Algorithm 1's loop).
 
@@ -175,6 +177,8 @@ class KOVA(Restorable):
             ratio: π_old(a|s)/π_new(a|s), (N,); ``MaxRatio`` needs it.
             noise: P_n of this step instead of the model's: a variance, (N,) variances or an (N, N) covariance.
             next_variance: Variance of the value each label bootstraps from, (N,); ``InverseVariance`` needs it.
+            trajectory: Which trajectory each label is of, (N,) numbers; ``Overlapping`` needs it.
+            remaining: How many steps each label looks ahead, (N,), from 1; ``Overlapping`` needs it.
 
         Returns:
             What the step measured; see :class:`StepReport`.
@@ -186,20 +190,19 @@ class KOVA(Restorable):
 
         After any of them θ, P and the counters are bit-identical to before the call.
         """
-        return self._compute(lambda: self._step(inputs, targets, ratio, noise, next_variance))
+        given = {"ratio": ratio, "next_variance": next_variance, "trajectory": trajectory, "remaining": remaining}
+        return self._compute(lambda: self._step(inputs, targets, noise, given))
 
     def _step(
         self,
         inputs: Inputs,
         targets: Tensor,
-        ratio: Tensor | None,
         noise: float | Tensor | None,
-        next_variance: Tensor | None,
+        given: Mapping[str, Tensor | None],
     ) -> StepReport:
         size = _checks.inputs(inputs, self.observation.device)
         like = torch.empty(0, dtype=self.dtype, device=self.covariance.device)
         y = _checks.per_sample("targets", targets, like, size=size)
-        given = {"ratio": ratio, "next_variance": next_variance}
         known = {
             name: _checks.not_below_zero(name, _checks.per_sample(name, value, like, size=size))
             for name, value in given.items()
@@ -246,7 +249,7 @@ class KOVA(Restorable):
     def _filter(self, inputs: Inputs, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None) -> StepReport:
         size = len(y)
         alpha = self._alpha(self.steps + 1)
-        matrix = isinstance(noise, Tensor) and noise.dim() == 2
+        matrix = self.noise.correlates if noise is None else isinstance(noise, Tensor) and noise.dim() == 2
         if size > self._piece and alpha == 1.0 and not matrix:
             report = self._step_in_pieces(inputs, y, known, noise)
             if report is not None:
@@ -283,7 +286,7 @@ class KOVA(Restorable):
         evolution, moved = self._evolution_of(before, delta, known, noise)
         P = evolution.predict(before)
         gram = P.gram(covariance.dtype)
-        P_n, scatter = self._weigh(delta, gram.diagonal(), known, noise)
+        P_n, scatter = self._weigh(delta, self._looked_at(gram), known, noise)
         may_widen = draft is None and self._may_widen
         memories = Memories(scatter, moved, self._memories.trust)
         if noise is not None or not self.trust.checks:
@@ -306,7 +309,7 @@ class KOVA(Restorable):
 
         def log_likelihood(evolution: Evolution) -> float:
             gram = evolution.predict(P).gram(delta.dtype)
-            P_n, _ = self._weigh(delta, gram.diagonal(), known, noise)
+            P_n, _ = self._weigh(delta, self._looked_at(gram), known, noise)
             return innovation_log_likelihood(gram, delta, P_n, self.calibration.scale)
 
         return self.evolution.adapted(Evidence(len(delta), log_likelihood, self._memories.evolution))
@@ -394,6 +397,10 @@ class KOVA(Restorable):
             return None
         wide.load_state_dict(checkpoint.widened(state))
         return wide
+
+    def _looked_at(self, gram: Tensor) -> Tensor:
+        """Return what of J P Jᵀ the noise model looks at."""
+        return gram if self.noise.correlates else gram.diagonal()
 
     def _weigh(
         self, delta: Tensor, predicted: Tensor | None, known: dict[str, Tensor], noise: float | Tensor | None

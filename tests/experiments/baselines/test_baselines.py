@@ -340,6 +340,31 @@ def test_kova_on_returns_is_coloured_gptd() -> None:
     torch.testing.assert_close(value.variance, estimate.variance, rtol=1e-6, atol=1e-9)
 
 
+def test_kova_on_returns_that_overlap_is_white_gptd() -> None:
+    """Rewards of independent noise make returns of correlated noise: the same posterior from either."""
+    problem = BoyanChain()
+    critic = nn.Linear(4, 1, bias=False).double()
+    nn.init.zeros_(critic.weight)
+    optimizer = kova.KOVA(
+        critic,
+        covariance="full",
+        prior_variance=PRIOR,
+        evolution=kova.Static(),
+        noise=kova.Overlapping(1.0, kova.ConstantNoise(NOISE)),
+        dtype=torch.float64,
+    )
+    learner = GPTD(4, 1.0, NOISE, PRIOR)
+    rng = np.random.default_rng(0)
+    for _ in range(15):
+        episode = problem.episode(rng)
+        remaining = torch.arange(len(episode), 0, -1, dtype=torch.float64)
+        labels = lambda_labels(critic, episode, 1.0, 1.0)
+        optimizer.step(episode.inputs, labels, trajectory=torch.zeros_like(remaining), remaining=remaining)
+        learner.update(episode)
+    torch.testing.assert_close(critic.weight[0], learner.weights, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(optimizer.covariance.dense(), learner.covariance, rtol=1e-10, atol=1e-10)
+
+
 # KTD
 
 
