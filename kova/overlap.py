@@ -52,10 +52,11 @@ class Overlapping(Noise):
     A batch should be a piece of a trajectory, or several: single frames drawn from everywhere hardly overlap with each
     other, but with those of other batches, which no noise of one batch can tell.
 
-    The noise of a step goes with the state that it leads to, and this model looks at states that followed: where
-    transitions are random, it trades some of the bias of a residual-gradient method for its smaller variance. With
-    κ = γ (Monte-Carlo returns) and linear values it is GPTD with white noise on the rewards; independent labels,
-    ``ConstantNoise``, are GPTD with coloured noise.
+    **For rewards that are noisy, not for transitions that are random.** With κ = γ (Monte-Carlo returns) and linear
+    values it is GPTD with white noise on the rewards, and shares its bias: the noise of a random transition goes with
+    the state that it leads to, which this model looks at. On Boyan's chain its error is 0.18 where independent labels
+    have 0.01, on a Garnet 0.81 and 0.63 (1,600 transitions, in standard deviations of V). Independent labels,
+    ``ConstantNoise``, are GPTD with coloured noise: unbiased, and too sure.
 
     Args:
         decay: κ = γλ, in [0, 1].
