@@ -11,10 +11,13 @@ from rich.console import Console
 
 from kova.experiments.errors import UsageError
 from kova.experiments.files import check_file, check_folder, write_whole
-from kova.experiments.report import paper_figures, render
+from kova.experiments.report import interval_figure, paper_figures, render
 from kova.experiments.report.archive import pack
 from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.results import METRICS, collect
+
+#: Each has ``paths`` and ``save``.
+FIGURES = (interval_figure, paper_figures)
 
 
 def run(
@@ -49,7 +52,8 @@ def run(
         results = collect(folder)
         comparison = Comparison(results.finished)
     if figures is not None:
-        check_folder(figures, "--figures", *(path.name for path in paper_figures.paths(comparison, figures)))
+        pictures = [path for kind in FIGURES for path in kind.paths(comparison, figures)]
+        check_folder(figures, "--figures", *(path.name for path in pictures))
     names = dict.fromkeys(sweep.name for sweep in results.sweeps.values())
     title = f"kova: {', '.join(names) or folder.resolve().name}"
     with console.status("drawing"):
@@ -57,7 +61,7 @@ def run(
         if data is not None:
             written.append(_write(data, curves_table(comparison).to_csv(index=False)))
         if figures is not None:
-            written += paper_figures.save(comparison, figures)
+            written += [path for kind in FIGURES for path in kind.save(comparison, figures)]
         if archive is not None:
             written.append(pack(results, folder, archive))
     for path in written:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from plotly import graph_objects as go
 
 from kova.experiments.report import statistics
+from kova.experiments.report.answer import Answer
 from kova.experiments.report.comparison import Comparison, Task
 
 Array = npt.NDArray[np.float64]
@@ -75,6 +76,40 @@ def profiles(comparison: Comparison, palette: Palette) -> go.Figure:
         _band(figure, thresholds, shares, low, high, arm, palette)
     figure.update_layout(
         **LAYOUT, title="Performance profiles", xaxis_title="normalised score τ", yaxis_title="runs > τ"
+    )
+    return figure
+
+
+def intervals(answer: Answer, palette: Palette) -> go.Figure:
+    """Return every arm's interquartile mean and how likely it beats the reference, with their intervals."""
+    figure = go.Figure()
+    for standing in answer.standings:
+        for place, found in enumerate((standing.iqm, standing.improvement)):
+            if found is not None:
+                known = not np.isnan(found.low)
+                figure.add_scatter(
+                    x=[found.estimate],
+                    y=[standing.arm],
+                    error_x={
+                        "type": "data",
+                        "symmetric": False,
+                        "array": [found.high - found.estimate if known else 0.0],
+                        "arrayminus": [found.estimate - found.low if known else 0.0],
+                    },
+                    mode="markers",
+                    marker={"color": palette.colour(standing.arm), "size": 9},
+                    xaxis="x" if place == 0 else "x2",
+                    name=standing.arm,
+                    meta=standing.arm,
+                )
+    first = {"domain": [0.0, 0.47], "range": [0.0, 1.0], "title": "interquartile mean"}
+    second = {"domain": [0.53, 1.0], "range": [0.0, 1.0], "title": f"P(earns more than {answer.reference})"}
+    figure.update_layout(
+        **{**LAYOUT, "hovermode": "closest", "height": 110 + 28 * len(answer.standings)},
+        title=answer.algorithm,
+        xaxis=first,
+        xaxis2=second,
+        yaxis={"autorange": "reversed", "automargin": True},
     )
     return figure
 

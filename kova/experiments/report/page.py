@@ -15,6 +15,7 @@ from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from kova.experiments.report import charts
+from kova.experiments.report.answer import answers
 from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.noise_grid import noise_grids
 from kova.experiments.report.results import CollectedRuns
@@ -63,6 +64,7 @@ def render(results: CollectedRuns, title: str, command: str) -> str:
     comparison = Comparison(results.finished)
     palette = charts.Palette(comparison.arms)
     sections = [
+        *_answers(comparison, palette),
         *_curves(comparison, palette),
         *_grids(comparison, results),
         *_statistics(comparison, palette),
@@ -108,6 +110,14 @@ def _lead(results: CollectedRuns, comparison: Comparison) -> str:
 
 def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _answers(comparison: Comparison, palette: charts.Palette) -> list[Section]:
+    found = answers(comparison)
+    if not found:
+        return []
+    note = " ".join(answer.sentence for answer in found)
+    return [Section("answer", "The answer", note, [charts.intervals(answer, palette) for answer in found])]
 
 
 def _curves(comparison: Comparison, palette: charts.Palette) -> list[Section]:

@@ -392,12 +392,42 @@ def test_critics_that_differ_in_more_than_eta_and_noise_have_grids_of_their_own(
     }
 
 
+def test_the_page_opens_with_the_answer(tmp_path):
+    write_sweep(tmp_path / "s", sweep(4, environments=2))
+    page = report(tmp_path / "s")
+    # Ten points above Adam's on each run, where seeds scatter by one.
+    assert "PPO, 2 tasks, 4 seeds: KOVA &lt;/script&gt; is ahead, interquartile mean 0." in page
+    assert "a run of it earns more with probability 1.00 (" in page
+    assert "the interval is above one half" in page
+    assert page.index('id="answer"') < page.index('id="return"')
+    shown = charts(page)["answer-0"]["data"]
+    assert {trace["meta"] for trace in shown} == {"Adam", "KOVA </script>"}
+    # The reference has no probability to beat itself.
+    assert [trace["xaxis"] for trace in shown if trace["meta"] == "Adam"] == ["x"]
+
+
+def test_arms_that_runs_cannot_tell_apart_are_said_to_be_so(tmp_path):
+    planned = sweep(3)
+    for run in planned.runs():
+        write_run(tmp_path / "s", run, level=0.3 * (run.config.seed == 1) * (run.arm != "Adam"))
+    (tmp_path / "s" / "sweep.yaml").write_text(planned.to_yaml())
+    page = report(tmp_path / "s")
+    assert "the runs cannot tell them apart" in page or "no arm has a larger interquartile mean" in page
+    assert "above one half" not in page
+
+
+def test_one_arm_has_no_answer(tmp_path):
+    write_sweep(tmp_path / "s", sweep(2, arms={"KOVA": {}}))
+    assert 'id="answer"' not in report(tmp_path / "s")
+
+
 def test_figures_and_the_table_of_curves(tmp_path):
     write_sweep(tmp_path / "s", sweep(2))
     figures, data = tmp_path / "figures", tmp_path / "curves.csv"
     report(tmp_path / "s", "--figures", str(figures), "--data", str(data))
     names = {path.name for path in figures.iterdir()}
-    assert names == {"fig3-ppo.png", "fig3-ppo.svg", "fig4-ppo.png", "fig4-ppo.svg"}
+    kinds = ("intervals", "fig3", "fig4")
+    assert names == {f"{kind}-ppo.{suffix}" for kind in kinds for suffix in ("png", "svg")}
     for kind in ("fig3", "fig4"):
         drawn = (figures / f"{kind}-ppo.svg").read_text()
         for words in ("PPO Task0-v0", "frames", "mean episode reward", "Adam", "KOVA"):
