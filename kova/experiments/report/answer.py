@@ -56,7 +56,9 @@ class Answer:
         if base is None or best.improvement is None:
             return f"{start}no arm has a larger interquartile mean than {self.reference}, {_words(best.iqm)}."
         verdict = "the runs cannot tell them apart"
-        if best.improvement.low > 0.5:
+        if np.isnan(best.improvement.low):
+            verdict = "too few runs for an interval"
+        elif best.improvement.low > 0.5:
             verdict = "the interval is above one half"
         return (
             f"{start}{best.arm} is ahead, interquartile mean {_words(best.iqm)} against {_words(base.iqm)} of "

@@ -11,6 +11,7 @@ from plotly import graph_objects as go
 from kova.experiments.report import statistics
 from kova.experiments.report.answer import Answer
 from kova.experiments.report.comparison import Comparison, Task
+from kova.experiments.report.statistics import Interval
 
 Array = npt.NDArray[np.float64]
 
@@ -80,35 +81,34 @@ def profiles(comparison: Comparison, palette: Palette) -> go.Figure:
     return figure
 
 
-def intervals(answer: Answer, palette: Palette) -> go.Figure:
-    """Return every arm's interquartile mean and how likely it beats the reference, with their intervals."""
+def intervals(answer: Answer, palette: Palette) -> list[go.Figure]:
+    """Return a chart of every arm's interquartile mean and one of how likely it beats the reference, with intervals."""
+    shown = {
+        f"{answer.algorithm}: interquartile mean": {one.arm: one.iqm for one in answer.standings},
+        f"{answer.algorithm}: P(earns more than {answer.reference})": {
+            one.arm: one.improvement for one in answer.standings if one.improvement is not None
+        },
+    }
+    return [_points(title, found, palette) for title, found in shown.items()]
+
+
+def _points(title: str, found: Mapping[str, Interval], palette: Palette) -> go.Figure:
     figure = go.Figure()
-    for standing in answer.standings:
-        for place, found in enumerate((standing.iqm, standing.improvement)):
-            if found is not None:
-                known = not np.isnan(found.low)
-                figure.add_scatter(
-                    x=[found.estimate],
-                    y=[standing.arm],
-                    error_x={
-                        "type": "data",
-                        "symmetric": False,
-                        "array": [found.high - found.estimate if known else 0.0],
-                        "arrayminus": [found.estimate - found.low if known else 0.0],
-                    },
-                    mode="markers",
-                    marker={"color": palette.colour(standing.arm), "size": 9},
-                    xaxis="x" if place == 0 else "x2",
-                    name=standing.arm,
-                    meta=standing.arm,
-                )
-    first = {"domain": [0.0, 0.47], "range": [0.0, 1.0], "title": "interquartile mean"}
-    second = {"domain": [0.53, 1.0], "range": [0.0, 1.0], "title": f"P(earns more than {answer.reference})"}
+    for arm, interval in found.items():
+        known = not np.isnan(interval.low)
+        error = {
+            "type": "data",
+            "symmetric": False,
+            "array": [interval.high - interval.estimate if known else 0.0],
+            "arrayminus": [interval.estimate - interval.low if known else 0.0],
+        }
+        marker = {"color": palette.colour(arm), "size": 9}
+        figure.add_scatter(x=[interval.estimate], y=[arm], error_x=error, marker=marker, name=arm, meta=arm)
     figure.update_layout(
-        **{**LAYOUT, "hovermode": "closest", "height": 110 + 28 * len(answer.standings)},
-        title=answer.algorithm,
-        xaxis=first,
-        xaxis2=second,
+        **{**LAYOUT, "hovermode": "closest", "height": 90 + 28 * len(found)},
+        title=title,
+        # Room for the marker of an arm that always wins.
+        xaxis={"range": [-0.03, 1.03]},
         yaxis={"autorange": "reversed", "automargin": True},
     )
     return figure

@@ -52,11 +52,11 @@ def _draw(answer: Answer, tasks: Sequence[Task], palette: Palette) -> Figure:
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(1, 2 + len(tasks), sharey=True, width_ratios=[1.4, 1.4, *[1.0] * len(tasks)])
         _intervals(axes[0], {standing.arm: standing.iqm for standing in answer.standings}, arms, palette)
-        axes[0].set(title="interquartile mean", xlim=(0.0, 1.0))
+        axes[0].set(title="interquartile mean", xlim=(-0.03, 1.03))
         chances = {s.arm: s.improvement for s in answer.standings if s.improvement is not None}
         _intervals(axes[1], chances, arms, palette)
         axes[1].axvline(0.5, color="0.7", lw=1, zorder=0)
-        axes[1].set(title=f"P(earns more than\n{answer.reference})", xlim=(0.0, 1.0))
+        axes[1].set(title=f"P(earns more than\n{answer.reference})", xlim=(-0.03, 1.03))
         for axis, task in zip(axes[2:], tasks, strict=True):
             _runs(axis, task, arms, palette)
         axes[0].set_yticks(range(len(arms)), arms)

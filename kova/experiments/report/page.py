@@ -87,6 +87,7 @@ def render(results: CollectedRuns, title: str, command: str) -> str:
     return template.render(
         title=title,
         lead=_lead(results, comparison),
+        answers=[answer.sentence for answer in answers(comparison)],
         arms=[{"name": arm, "colour": palette.colour(arm)} for arm in comparison.arms],
         sections=sections,
         plotly=get_plotlyjs(),
@@ -116,8 +117,9 @@ def _answers(comparison: Comparison, palette: charts.Palette) -> list[Section]:
     found = answers(comparison)
     if not found:
         return []
-    note = " ".join(answer.sentence for answer in found)
-    return [Section("answer", "The answer", note, [charts.intervals(answer, palette) for answer in found])]
+    note = "With 95 % intervals over seeds; how they are made is said below the statistics."
+    figures = [figure for answer in found for figure in charts.intervals(answer, palette)]
+    return [Section("answer", "The answer", note, figures)]
 
 
 def _curves(comparison: Comparison, palette: charts.Palette) -> list[Section]:
