@@ -83,6 +83,12 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         with self._without_value_term():
             super().train()
         self._fit_critic(first)
+        self._forget_graph()
+
+    @torch.no_grad()
+    def _forget_graph(self) -> None:
+        """Let go of the graph of upstream's last minibatch, which its distribution holds: it cannot be copied."""
+        self.policy.get_distribution(upstream.samples(self.rollout_buffer, np.arange(1)).observations)
 
     @contextmanager
     def _without_value_term(self) -> Iterator[None]:
