@@ -110,6 +110,13 @@ def per_sample(name: str, value: object, like: Tensor, *, size: int | None = Non
     return flat
 
 
+def counted(name: str, value: object) -> object:
+    """Return numbers that name or count something as floating ones; others as they are."""
+    if name in ("trajectory", "remaining") and isinstance(value, Tensor) and not value.is_floating_point():
+        return value.double()
+    return value
+
+
 def not_below_zero(name: str, tensor: Tensor) -> Tensor:
     """Return ``tensor``; raise with the count of negative entries if there are any."""
     negative = int((tensor < 0).sum())

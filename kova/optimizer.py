@@ -177,7 +177,7 @@ class KOVA(Restorable):
             ratio: π_old(a|s)/π_new(a|s), (N,); ``MaxRatio`` needs it.
             noise: P_n of this step instead of the model's: a variance, (N,) variances or an (N, N) covariance.
             next_variance: Variance of the value each label bootstraps from, (N,); ``InverseVariance`` needs it.
-            trajectory: Which trajectory each label is of, (N,) numbers; ``Overlapping`` needs it.
+            trajectory: Which trajectory each label is of, (N,) numbers >= 0; ``Overlapping`` needs it.
             remaining: How many steps each label looks ahead, (N,), from 1; ``Overlapping`` needs it.
 
         Returns:
@@ -204,7 +204,7 @@ class KOVA(Restorable):
         like = torch.empty(0, dtype=self.dtype, device=self.covariance.device)
         y = _checks.per_sample("targets", targets, like, size=size)
         known = {
-            name: _checks.not_below_zero(name, _checks.per_sample(name, value, like, size=size))
+            name: _checks.not_below_zero(name, _checks.per_sample(name, _checks.counted(name, value), like, size=size))
             for name, value in given.items()
             if value is not None
         }

@@ -35,8 +35,10 @@ def overlap(trajectory: Tensor, remaining: Tensor, decay: float) -> Tensor:
             or before the value that a rollout's labels bootstrap from, has 1.
         decay: κ = γλ, in [0, 1].
     """
-    later = torch.minimum(remaining[:, None], remaining[None, :])
-    apart = (remaining[:, None] - remaining[None, :]).abs()
+    # In float64: 1 - κ^2m and 1 - κ² are both small where κ is near 1.
+    ahead = remaining.double()
+    later = torch.minimum(ahead[:, None], ahead[None, :])
+    apart = (ahead[:, None] - ahead[None, :]).abs()
     # (1 - κ^2m)/(1 - κ²), whose limit for κ → 1 is m.
     terms = later if decay == 1.0 else (1.0 - decay ** (2.0 * later)) / (1.0 - decay**2)
     return torch.where(trajectory[:, None] == trajectory[None, :], decay**apart * terms, 0.0)

@@ -15,6 +15,7 @@ import kova
 from kova.overlap import overlap
 
 WIDTH = 4
+PLACES = ("trajectory", "remaining")
 
 
 def by_definition(lengths: list[int], decay: float) -> Tensor:
@@ -121,7 +122,7 @@ def coverage(noise: kova.Noise, decay: float, *, tell: bool) -> float:
         optimizer = linear(noise, prior_variance=100.0)
         for piece in range(8):
             own = slice(40 * piece, 40 * piece + 40)
-            places = dict(zip(("trajectory", "remaining"), placed([40]), strict=True)) if tell else {}
+            places = dict(zip(PLACES, placed([40]), strict=True)) if tell else {}
             optimizer.step(u[own], y[own], **places)
         found = theta(optimizer.observation.module)
         inside.append((found - truth).abs() < 1.96 * optimizer.covariance.diagonal().sqrt())
@@ -138,7 +139,7 @@ def test_bands_hold_where_independent_labels_of_the_same_scatter_are_too_sure():
 def test_units_of_the_labels_change_nothing():
     lengths = [9, 11]
     u, y, _ = trajectories(lengths, 0.9, 0.5)
-    places = dict(zip(("trajectory", "remaining"), placed(lengths), strict=True))
+    places = dict(zip(PLACES, placed(lengths), strict=True))
     found = []
     for factor in (1.0, 1e3):
         optimizer = kova.KOVA(mlp(inputs=WIDTH), noise=kova.Overlapping(0.9), dtype=torch.float64)
@@ -157,6 +158,15 @@ def test_a_large_batch_is_taken_whole():
     for one in (optimizer, other):
         one.step(u, y, trajectory=trajectory, remaining=remaining)
     assert same_bits(snapshot(optimizer), snapshot(other))
+
+
+def test_whole_numbers_may_say_where_a_label_is():
+    found = []
+    for kind in (torch.int64, torch.float32):
+        optimizer = paper_filter(mlp(), noise=kova.Overlapping(0.9), dtype=torch.float64)
+        optimizer.step(*batch(12), **{name: x.to(kind) for name, x in zip(PLACES, placed([5, 7]), strict=True)})
+        found.append(theta(optimizer.observation.module))
+    assert torch.equal(*found)
 
 
 def test_robust_weights_a_correlated_noise():

@@ -177,7 +177,7 @@ def report(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of a sweep, or any that has runs below it.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="The page.")] = Path("report.html"),
-    figures: Annotated[Path | None, typer.Option(help="Directory for Figures 3 and 4 as PNG and SVG.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Directory for the figures, as PNG and SVG.")] = None,
     data: Annotated[Path | None, typer.Option(help="CSV file for every curve of every run.")] = None,
     pack: Annotated[
         Path | None, typer.Option(help="A .tar.xz of the finished runs, without checkpoints, to keep or to send.")
@@ -185,8 +185,8 @@ def report(
 ) -> None:
     """Write one self-contained page about finished runs.
 
-    Learning curves with arms to toggle, entropy, policy loss, explained variance, statistics, wall-clock, and how it
-    was made.
+    The answer with its intervals, learning curves with arms to toggle, entropy, policy loss, explained variance,
+    statistics, wall-clock, and how it was made.
     """
     from kova.experiments.commands import report as report_command
 

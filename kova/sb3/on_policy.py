@@ -128,7 +128,9 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
             reports.append(self.critic_optimizer.step(batch.observations, labels, ratio=ratio))
         if reports:
             self.logger.record("train/value_loss", 2.0 * self._record_reports(reports))
-            self.logger.record("train/entropy", self._entropy())
+            entropy = self._entropy()
+            if entropy is not None:
+                self.logger.record("train/entropy", entropy)
 
     def _critic_batches(self) -> Iterator[np.ndarray]:
         assert self._critic_rng is not None
@@ -158,9 +160,10 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         log_prob, _ = self._of_policy(batch)
         return (batch.old_log_prob - log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
-    def _entropy(self) -> float:
-        """Return the mean entropy of the policy over the rollout, as upstream took it during its update."""
-        return -float(self.logger.name_to_value["train/entropy_loss"])
+    def _entropy(self) -> float | None:
+        """Return the mean entropy of the policy over the rollout, as upstream took it during its update, if it did."""
+        found = self.logger.name_to_value.get("train/entropy_loss")
+        return None if found is None else -float(found)
 
     def _of_policy(self, batch: RolloutBufferSamples) -> tuple[Tensor, Tensor]:
         """Return log π(a|s) and the entropy of π(·|s), (N,) both; where it has no closed form, -log π stands for it."""

@@ -32,6 +32,7 @@ def run(
         raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
     config = directory.config()
     checkpoint = directory.latest_checkpoint()
+    directory.check_not_packed()
     if checkpoint is None:
         raise UsageError(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
     if video_file is not None:

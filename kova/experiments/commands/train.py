@@ -118,6 +118,7 @@ def _resumed(request: TrainRequest) -> tuple[RunConfig, RunDirectory]:
     if not is_folder(directory.path):
         raise UsageError(f"{directory.path} does not exist: there is nothing to resume; leave --resume out to start it")
     config = directory.config()
+    directory.check_not_packed()
     for name in ("algo", "env", "preset", "steps", "seed"):
         value = getattr(request, name)
         # More frames would be another run: the schedules depend on their number.

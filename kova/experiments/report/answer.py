@@ -52,18 +52,17 @@ class Answer:
         runs = f"{few} to {many} seeds" if few < many else f"{many} seed{'s' if many > 1 else ''}"
         start = f"{self.algorithm}, {self.tasks} task{'s' if self.tasks > 1 else ''}, {runs}: "
         best = max(self.standings, key=lambda standing: standing.iqm.estimate)
-        base = next((one for one in self.standings if one.arm == self.reference), None)
-        if base is None or best.improvement is None:
+        if best.arm == self.reference:
             return f"{start}no arm has a larger interquartile mean than {self.reference}, {_words(best.iqm)}."
-        verdict = "the runs cannot tell them apart"
-        if np.isnan(best.improvement.low):
-            verdict = "too few runs for an interval"
-        elif best.improvement.low > 0.5:
-            verdict = "the interval is above one half"
-        return (
-            f"{start}{best.arm} is ahead, interquartile mean {_words(best.iqm)} against {_words(base.iqm)} of "
-            f"{self.reference}; a run of it earns more with probability {_words(best.improvement)}: {verdict}."
-        )
+        ahead = f"{start}{best.arm} is ahead, interquartile mean {_words(best.iqm)}"
+        base = next((one for one in self.standings if one.arm == self.reference), None)
+        if base is None:
+            return f"{ahead}; {self.reference}, the reference, has no runs here."
+        ahead = f"{ahead} against {_words(base.iqm)} of {self.reference}"
+        if best.improvement is None:
+            return f"{ahead}; they have no task in common."
+        chance = best.improvement
+        return f"{ahead}; a run of it earns more with probability {_words(chance)}: {_verdict(chance)}."
 
 
 def answers(comparison: Comparison) -> list[Answer]:
@@ -85,6 +84,16 @@ def answers(comparison: Comparison) -> list[Answer]:
         counts = [len(curves.seeds) for task in tasks for curves in task.arms.values()]
         found.append(Answer(algorithm, reference, standings, len(tasks), (min(counts), max(counts))))
     return found
+
+
+def _verdict(chance: Interval) -> str:
+    if np.isnan(chance.low):
+        return "too few runs for an interval"
+    if chance.low > 0.5:
+        return "the interval is above one half"
+    if chance.high < 0.5:
+        return "the interval is below one half, so the two measures disagree"
+    return "the runs cannot tell them apart"
 
 
 def _words(interval: Interval) -> str:

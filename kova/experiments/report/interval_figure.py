@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -15,9 +14,8 @@ from kova.experiments.files import replacing
 from kova.experiments.report.answer import Answer, answers
 from kova.experiments.report.charts import Palette
 from kova.experiments.report.comparison import Comparison, Task
+from kova.experiments.report.paper_figures import STYLE
 from kova.experiments.report.statistics import Interval
-
-STYLE: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "svg.fonttype": "none"}
 
 
 def paths(comparison: Comparison, folder: Path) -> list[Path]:
@@ -36,7 +34,7 @@ def save(comparison: Comparison, folder: Path) -> list[Path]:
         tasks = [task for task in comparison.compared if task.name.split()[0] == answer.algorithm]
         figure = _draw(answer, tasks, Palette(comparison.arms))
         for path in _files(answer, folder):
-            with replacing(path) as draft:
+            with mpl.rc_context(STYLE), replacing(path) as draft:
                 figure.savefig(draft, dpi=150)
     return paths(comparison, folder)
 

@@ -125,7 +125,7 @@ def _answers(comparison: Comparison, palette: charts.Palette) -> list[Section]:
 def _curves(comparison: Comparison, palette: charts.Palette) -> list[Section]:
     notes = {
         RETURN: "Mean of the last 100 training episodes; line and band are mean ± standard deviation over seeds.",
-        "entropy": "Of the policy at the end of an update; upstream's own classes log its mean during the update.",
+        "entropy": "Of the policy, mean during an update; TRPO's at its end.",
         "policy_loss": "What the policy's optimizer minimised, mean over an update.",
         "explained_variance": "1 - Var(label - value)/Var(label) of a rollout, before the critic learns from it.",
     }

@@ -15,6 +15,13 @@ from kova.experiments.report.charts import Palette
 from kova.experiments.report.comparison import RETURN, Comparison, Task
 
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+#: Words stay words in SVG; asked for when a file is written, too.
+STYLE: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9,
+    "svg.fonttype": "none",
+}
 LABELS = {RETURN: "mean episode reward", "entropy": "policy entropy", "policy_loss": "policy loss"}
 #: What each figure of the paper shows.
 METRICS = {"fig3": [RETURN], "fig4": list(LABELS)}
@@ -36,7 +43,7 @@ def save(comparison: Comparison, folder: Path) -> list[Path]:
         tasks = [task for task in comparison.tasks if _algorithm(task) == algorithm]
         figure = _draw(tasks, METRICS[name], Palette(comparison.arms))
         for path in files:
-            with replacing(path) as draft:
+            with mpl.rc_context(STYLE), replacing(path) as draft:
                 figure.savefig(draft, dpi=150)
     return paths(comparison, folder)
 
@@ -56,7 +63,7 @@ def _algorithm(task: Task) -> str:
 
 
 def _draw(tasks: Sequence[Task], metrics: Sequence[str], palette: Palette) -> Figure:
-    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "svg.fonttype": "none"}):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(3.2 * len(tasks) + 0.4, 2.5 * len(metrics) + 0.7), layout="constrained")
         panels = figure.subplots(len(metrics), len(tasks), squeeze=False)
         lines: dict[str, Any] = {}

@@ -147,6 +147,18 @@ class RunDirectory:
         except (OSError, ValueError):
             return False
 
+    def check_not_packed(self) -> None:
+        """Refuse to go on with a run of which only the results were kept; it would be trained again from the start.
+
+        Raises:
+            UsageError: It is finished, and its checkpoints are gone.
+        """
+        if self.is_finished() and self.latest_checkpoint() is None:
+            raise UsageError(
+                f"{self.path} is finished and has no checkpoint, as runs packed by kova report --pack; its results "
+                "can be reported, and a new run in another --run-dir would repeat it"
+            )
+
     @contextmanager
     def new_checkpoint(self, step: int) -> Iterator[Path]:
         """Yield a folder to fill; it becomes the checkpoint of that frame when the block ends without an error."""

@@ -6,12 +6,14 @@ import csv
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_report import report, write_run
 from typer.testing import CliRunner
 
 from kova.cli import app
 from kova.experiments.report.archive import ROWS, thinned
+from kova.experiments.report.statistics import sampled
 from kova.experiments.runs.logs import STEP
 from kova.experiments.sweeps.grid import Sweep
 
@@ -52,13 +54,43 @@ def test_a_sweep_takes_unpacked_runs_for_finished_and_those_that_failed_not(tmp_
     assert "4 runs, 3 finished" in done.output
 
 
-def test_long_logs_are_thinned_to_means():
-    rows = [{STEP: str(10 * number), "train/explained_variance": str(number % 2)} for number in range(1, 1001)]
-    kept = list(csv.DictReader(thinned(rows).splitlines()))
+def test_of_long_logs_the_rows_are_kept_that_a_curve_shows():
+    rng = np.random.default_rng(0)
+    tag = "train/explained_variance"
+    rows = [{STEP: str(40 * number), tag: repr(float(rng.normal()))} for number in range(1, 1501)]
+    kept = list(csv.DictReader(thinned(rows, 60_000).splitlines()))
     assert len(kept) == ROWS
-    assert kept[-1][STEP] == "10000"
-    assert [float(row["train/explained_variance"]) for row in kept[:2]] == pytest.approx([0.6, 0.4])
-    assert thinned([]) == f"{STEP}\n"
+    grid = np.linspace(600, 60_000, 100)
+    before, after = (
+        sampled(np.array([float(row[STEP]) for row in own]), np.array([float(row[tag]) for row in own]), grid)
+        for own in (rows, kept)
+    )
+    np.testing.assert_array_equal(after, before)
+
+
+def test_rows_without_a_frame_or_anything_to_draw_are_left_out():
+    rows = [{"time/fps": "3"}, {STEP: "5", "time/fps": "3"}, {STEP: "7", "train/entropy": "0.5"}]
+    assert thinned(rows, 10) == f"{STEP},train/entropy\n7,0.5\n"
+    assert thinned([], 10) == f"{STEP}\n"
+
+
+def test_a_finished_run_that_cannot_be_compared_is_packed_too(tmp_path):
+    folder = swept(tmp_path / "sweep")
+    first = next(iter((folder / "runs").iterdir()))
+    (first / "monitor.csv").write_text('#{"t_start": 0}\nr,l,t,step\n')
+    report(folder, "--pack", str(tmp_path / "runs.tar.xz"))
+    assert (unpacked(tmp_path / "runs.tar.xz", tmp_path / "copy") / "runs" / first.name / "status.json").exists()
+
+
+@pytest.mark.parametrize("words", [["eval"], ["train", "--resume", "--run-dir"]])
+def test_an_unpacked_run_is_not_trained_again(tmp_path, words):
+    report(swept(tmp_path / "sweep"), "--pack", str(tmp_path / "runs.tar.xz"))
+    run = next(iter((unpacked(tmp_path / "runs.tar.xz", tmp_path / "copy") / "runs").iterdir()))
+    before = (run / "monitor.csv").read_bytes()
+    done = CliRunner().invoke(app, [*words, str(run)])
+    assert done.exit_code == 2
+    assert "is finished and has no checkpoint" in done.output
+    assert (run / "monitor.csv").read_bytes() == before
 
 
 def test_a_pack_that_cannot_be_written_is_refused(tmp_path):
