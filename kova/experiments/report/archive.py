@@ -56,7 +56,7 @@ def _contents(results: CollectedRuns, folder: Path) -> Iterator[tuple[str, bytes
 
 
 def thinned(rows: Sequence[dict[str, str]], end: int) -> str:
-    """Return what a report draws, as CSV: all rows, or of many the last one by each of ``ROWS`` frames up to ``end``."""
+    """Return what a report draws, as CSV: all rows, or of many the last by each of ``ROWS`` frames up to ``end``."""
     tags = [tag for choices in METRICS.values() for tag, _ in choices if any(tag in row for row in rows)]
     kept = [row for row in rows if STEP in row and any(tag in row for tag in tags)]
     if len(kept) > ROWS:
