@@ -314,24 +314,22 @@ def _four(states: Tensor) -> Tensor:
     return torch.cat([states, states.square(), states.sin(), torch.ones_like(states)], dim=1)
 
 
+def linear_kova(noise: kova.Noise) -> kova.KOVA:
+    """Return the filter of four linear features that forgets nothing."""
+    critic = nn.Linear(4, 1, bias=False).double()
+    nn.init.zeros_(critic.weight)
+    models = {"prior_variance": PRIOR, "evolution": kova.Static(), "noise": noise}
+    return kova.KOVA(critic, covariance="full", dtype=torch.float64, **models)
+
+
 def test_kova_on_returns_is_coloured_gptd() -> None:
     """With linear features, no forgetting and Monte-Carlo labels the two are the same posterior."""
     problem = BoyanChain()
-    critic = nn.Linear(4, 1, bias=False).double()
-    nn.init.zeros_(critic.weight)
-    optimizer = kova.KOVA(
-        critic,
-        covariance="full",
-        prior_variance=PRIOR,
-        evolution=kova.Static(),
-        noise=kova.ConstantNoise(NOISE),
-        dtype=torch.float64,
-    )
-    learner = ColouredGPTD(4, 1.0, NOISE, PRIOR)
+    optimizer, learner = linear_kova(kova.ConstantNoise(NOISE)), ColouredGPTD(4, 1.0, NOISE, PRIOR)
     rng = np.random.default_rng(0)
     for _ in range(15):
         episode = problem.episode(rng)
-        optimizer.step(episode.inputs, lambda_labels(critic, episode, 1.0, 1.0))
+        optimizer.step(episode.inputs, lambda_labels(optimizer.observation.module, episode, 1.0, 1.0))
         learner.update(episode)
     phi = problem.features(problem.evaluation.states)
     value, estimate = optimizer.predict(phi), learner.predict(phi)
@@ -343,21 +341,12 @@ def test_kova_on_returns_is_coloured_gptd() -> None:
 def test_kova_on_returns_that_overlap_is_white_gptd() -> None:
     """Rewards of independent noise make returns of correlated noise: the same posterior from either."""
     problem = BoyanChain()
-    critic = nn.Linear(4, 1, bias=False).double()
-    nn.init.zeros_(critic.weight)
-    optimizer = kova.KOVA(
-        critic,
-        covariance="full",
-        prior_variance=PRIOR,
-        evolution=kova.Static(),
-        noise=kova.Overlapping(1.0, kova.ConstantNoise(NOISE)),
-        dtype=torch.float64,
-    )
-    learner = GPTD(4, 1.0, NOISE, PRIOR)
+    optimizer = linear_kova(kova.Overlapping(1.0, kova.ConstantNoise(NOISE)))
+    critic, learner = optimizer.observation.module, GPTD(4, 1.0, NOISE, PRIOR)
     rng = np.random.default_rng(0)
     for _ in range(15):
         episode = problem.episode(rng)
-        remaining = torch.arange(len(episode), 0, -1, dtype=torch.float64)
+        remaining = torch.arange(len(episode), 0, -1)
         labels = lambda_labels(critic, episode, 1.0, 1.0)
         optimizer.step(episode.inputs, labels, trajectory=torch.zeros_like(remaining), remaining=remaining)
         learner.update(episode)
