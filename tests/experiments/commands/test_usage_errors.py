@@ -356,6 +356,8 @@ def test_the_advice_about_a_spoilt_checkpoint_works(run: Path):
 
 def test_no_checkpoint_to_play(run: Path, tmp_path: Path):
     shutil.rmtree(run / "checkpoints")
+    assert_refused(tmp_path, ["eval", str(run)], "is finished and has no checkpoint")
+    (run / "status.json").write_text('{"state": "interrupted"}')
     assert_refused(tmp_path, ["eval", str(run)], "has no checkpoint yet", f"kova train --resume --run-dir {run}")
 
 
