@@ -90,10 +90,15 @@ def all_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
 
 
-def per_sample(name: str, value: object, like: Tensor, *, size: int | None = None) -> Tensor:
-    """Return (N,) finite floating numbers from (N,) or (N, 1); they fit the dtype of ``like`` and are on its device."""
+def per_sample(name: str, value: object, like: Tensor, *, size: int | None = None, whole: bool = False) -> Tensor:
+    """Return (N,) finite floating numbers from (N,) or (N, 1); they fit the dtype of ``like`` and are on its device.
+
+    Whole numbers are refused, as a likely mistake, unless ``whole`` says that they count or name something.
+    """
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor of shape (N,) or (N, 1), got {type(value).__name__}")
+    if whole:
+        value = value.double()
     if not value.is_floating_point():
         raise ValueError(f"{name} must have a floating dtype, got {value.dtype}")
     if value.device != like.device:
@@ -108,13 +113,6 @@ def per_sample(name: str, value: object, like: Tensor, *, size: int | None = Non
     # The cast must not overflow, but it is not returned: differences are taken in the wider of the two types.
     finite(name, flat.to(like.dtype))
     return flat
-
-
-def counted(name: str, value: object) -> object:
-    """Return numbers that name or count something as floating ones; others as they are."""
-    if name in ("trajectory", "remaining") and isinstance(value, Tensor) and not value.is_floating_point():
-        return value.double()
-    return value
 
 
 def not_below_zero(name: str, tensor: Tensor) -> Tensor:

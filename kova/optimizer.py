@@ -31,6 +31,7 @@ from kova.linearisation.output_layer import find_output_layer
 from kova.memories import Memories, Memory
 from kova.noise import BatchSize, ConstantNoise, MaxRatio, Noise
 from kova.observation_noise import ObservationNoise
+from kova.overlap import Overlapping
 from kova.persistence import Restorable
 from kova.prediction import Prediction
 from kova.prior import Isotropic, Prior
@@ -204,7 +205,9 @@ class KOVA(Restorable):
         like = torch.empty(0, dtype=self.dtype, device=self.covariance.device)
         y = _checks.per_sample("targets", targets, like, size=size)
         known = {
-            name: _checks.not_below_zero(name, _checks.per_sample(name, _checks.counted(name, value), like, size=size))
+            name: _checks.not_below_zero(
+                name, _checks.per_sample(name, value, like, size=size, whole=name in Overlapping.needs)
+            )
             for name, value in given.items()
             if value is not None
         }

@@ -61,6 +61,10 @@ def test_dqns_own_noise_is_for_units_and_gives_way_to_the_users(critic_kwargs, n
     assert model.critic_optimizer.evolution == kova.PriorRelaxation(0.01)
 
 
+def test_ddpg_keeps_the_noise_with_which_it_learned():
+    assert make(DDPG, "Pendulum-v1").critic_optimizer.noise == kova.ConstantNoise(0.1)
+
+
 @pytest.mark.parametrize("algorithm", ON_POLICY)
 def test_the_first_labels_hold_rewards_only(algorithm):
     """An untrained critic that says a million must not be taken for the scale of the rewards."""
