@@ -16,6 +16,7 @@ from kova.optimizer import KOVA
 from kova.sb3.critic import CriticMixin
 from kova.sb3.off_policy import OffPolicyCritic
 from kova.sb3.on_policy import OnPolicyCritic
+from kova.sb3.reward_unit import reward_unit
 
 Array = npt.NDArray[np.float64]
 
@@ -132,13 +133,6 @@ def _spearman(pairs: list[Array]) -> float:
     if np.ptp(deviations) == 0.0:
         return float("nan")
     return float(stats.spearmanr(deviations, errors).statistic)
-
-
-def reward_unit(env: VecEnv) -> float:
-    """Return what a reward of 1 that the critic sees is worth as the environment pays it."""
-    if not isinstance(env, VecNormalize) or not env.norm_reward:
-        return 1.0
-    return float(np.sqrt(env.ret_rms.var + env.epsilon))
 
 
 def _paid(env: VecEnv, reward: Array) -> Array:

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from kova.cli import app
 from kova.experiments.evaluation import video
-from kova.experiments.evaluation.play import Episode, mean_and_interval, play, reward_unit, uncertainty_correlation
+from kova.experiments.evaluation.play import Episode, mean_and_interval, play, uncertainty_correlation
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.training import build
+from kova.sb3.reward_unit import reward_unit
 
 runner = CliRunner()
 
