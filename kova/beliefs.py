@@ -15,9 +15,11 @@ from kova._checks import Inputs
 from kova.calibration import Calibration
 from kova.covariance.base import Covariance
 from kova.errors import NumericalError
+from kova.linearisation.jacobian import Jacobian
 from kova.linearisation.observation import Observation
 from kova.modes import without_modes
 from kova.posterior import Predictive, check_variance
+from kova.replicas import Replicas
 
 T = TypeVar("T")
 
@@ -37,7 +39,9 @@ class Beliefs:
     observation: Observation
     covariance: Covariance
     calibration: Calibration
+    steps: int
     _piece: int
+    _replicas: Replicas
 
     @property
     def dtype(self) -> torch.dtype:
@@ -52,8 +56,9 @@ class Beliefs:
         Args:
             inputs: u, as for :meth:`step`.
             observation_noise: A scalar or (N,) that is added to the variance, for the distribution of a target label.
-            calibrated: Multiply the variance by ``calibration.scale``, the factor by which labels were seen to scatter
-                more or less than the filter expected. ``BatchSize`` noise is a weight and not a noise level: with it,
+            calibrated: Take the variance from what labels were seen to do. A filter with replicas gives the variance
+                of their values; one without multiplies j P jᵀ by ``calibration.scale``, the factor by which labels
+                scattered more or less than it expected. ``BatchSize`` noise is a weight and not a noise level: with it,
                 only the calibrated variance is on the scale of the labels.
 
         Raises:
@@ -71,28 +76,61 @@ class Beliefs:
             TypeError: An argument is of the wrong kind.
             ValueError: Wrong shape, dtype or device, non-finite or negative numbers.
         """
-        mean, variance = self._compute(lambda: self._moments(inputs))
+        scale = self.calibration.scale if calibrated else 1.0
+        if calibrated and self._replicas.errors is not None:
+            mean, variance = self._compute(lambda: self._linearised(inputs, self._replicated_variance))
+        else:
+            mean, variance = self._compute(lambda: self._linearised(inputs, self.covariance.variance_of))
+            variance = scale * variance.clamp(min=0.0)
         noise = torch.zeros_like(mean)
         if observation_noise is not None:
             noise = noise + check_variance(observation_noise, mean)
-        scale = self.calibration.scale if calibrated else 1.0
-        return Predictive(mean, scale * variance.clamp(min=0.0), scale * noise)
+        return Predictive(mean, variance, scale * noise)
 
-    def _moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of h(u; θ), a chunk of the batch at a time."""
+    def replica_values(self, inputs: Inputs) -> Tensor:
+        """Return the value of every replica, h(u; θ) + j e, (N, m): from these it makes its own labels.
+
+        Raises:
+            TypeError: ``inputs`` are of the wrong kind.
+            ValueError: Wrong shape, dtype or device, non-finite numbers, or there are no replicas.
+        """
+        if not self._replicas.count:
+            raise ValueError("this filter has no replicas; make it with KOVA(critic, replicas=16)")
+
+        def values() -> Tensor:
+            # Not kept: before the first step P may still be in units that its labels will change.
+            replicas = self._replicas.begun(self.covariance)
+            means, spread = self._linearised(inputs, replicas.spread)
+            return means[:, None] + spread
+
+        return self._compute(values)
+
+    def replica_noise(self, size: int) -> Tensor:
+        """Return standard normal numbers, (size, m), for what happens between this step and the next.
+
+        They follow from the number of steps: a restored filter draws the same.
+        """
+        return self._compute(lambda: self._replicas.noise(_checks.count("size", size), self.steps).to(self.dtype))
+
+    def _replicated_variance(self, jacobian: Jacobian) -> Tensor:
+        """Return the mean square of J Eᵀ, (N,): the errors of the replicas have mean 0."""
+        return self._replicas.begun(self.covariance).spread(jacobian).square().mean(1)
+
+    def _linearised(self, inputs: Inputs, of: Callable[[Jacobian], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return h(u; θ) and what ``of`` makes of J, a chunk of the batch at a time."""
         size = _checks.inputs(inputs, self.observation.device)
-        means, variances = [], []
+        means, found = [], []
         at_once = min(PREDICT_CHUNK, max(1, PREDICT_NUMBERS // self.covariance.dim), self._piece)
         for start in range(0, size, at_once):
             stop = min(start + at_once, size)
             chunk = _checks.map_inputs(operator.itemgetter(slice(start, stop)), inputs)
             jacobian = self.observation.linearise(chunk, stop - start, self.dtype)
             means.append(jacobian.values.to(self.dtype))
-            variances.append(self.covariance.variance_of(jacobian))
-            if not _checks.all_finite(variances[-1]):
+            found.append(of(jacobian))
+            if not _checks.all_finite(found[-1]):
                 jacobian.check_finite()
                 raise NumericalError("the variance of the value is not finite")
-        return torch.cat(means), torch.cat(variances)
+        return torch.cat(means), torch.cat(found)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Draw critics from N(θ, P).

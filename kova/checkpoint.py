@@ -29,6 +29,7 @@ class Snapshot:
         widened: Whether P went on in float64 because float32 did not resolve it.
         units: Of the labels; none where the filter was saved without.
         output: The output layer, once labels have been seen.
+        replicas: Errors of the replicas, which they check themselves; none where the filter was saved without.
     """
 
     steps: int
@@ -38,6 +39,7 @@ class Snapshot:
     widened: bool
     units: UnitState | None
     output: OutputLayer | None
+    replicas: object
 
 
 def checked(state_dict: object, parameters: list[tuple[str, list[int]]]) -> Snapshot:
@@ -66,6 +68,7 @@ def checked(state_dict: object, parameters: list[tuple[str, list[int]]]) -> Snap
         state_dict.get("widened") is True,
         UnitState.from_state_dict(state_dict["units"]) if "units" in state_dict else None,
         _output_layer(state_dict.get("output_layer"), [name for name, _ in parameters]),
+        state_dict.get("replicas"),
     )
 
 

@@ -27,6 +27,7 @@ class Conditioned:
         store: Stores P_{t|t}; it cannot fail.
         standardised: L⁻¹ δ, (N,).
         remaining: δ - J α K δ, (N,): what the linearised critic leaves of the innovation.
+        replicas: α K applied to the innovations of the replicas, (m, d), if there are any.
         measured: By-products, see :func:`kova.step_report.measure`.
         inflation: What was added to every variance because of rounding.
     """
@@ -35,12 +36,19 @@ class Conditioned:
     store: Callable[[], None]
     standardised: Tensor
     remaining: Tensor
+    replicas: Tensor | None
     measured: dict[str, Tensor]
     inflation: float
 
 
 def condition(
-    P: Prediction, gram: Tensor, delta: Tensor, P_n: ObservationNoise, alpha: float, may_widen: bool = False
+    P: Prediction,
+    gram: Tensor,
+    delta: Tensor,
+    P_n: ObservationNoise,
+    alpha: float,
+    replicas: Tensor | None = None,
+    may_widen: bool = False,
 ) -> Conditioned:
     """Return θ's update and P_{t|t} for the innovation δ.
 
@@ -50,6 +58,7 @@ def condition(
         delta: δ, (N,).
         P_n: The observation noise.
         alpha: The step size.
+        replicas: Innovations of the replicas, apart from δ, (N, m), if there are any.
         may_widen: Whether the caller can go on in float64.
 
     Raises:
@@ -66,7 +75,16 @@ def condition(
     standardised = standardised.squeeze(1)
     measured = measure(gram, P_n.log_det, L, delta, standardised, weights, alpha)
     remaining = delta - alpha * (gram.to(weights.dtype) @ weights).to(delta.dtype)
-    return Conditioned(update, P.condition(L, alpha), standardised, remaining, measured, inflation)
+    carried = None if replicas is None else _carried(P, L, replicas, alpha)
+    return Conditioned(update, P.condition(L, alpha), standardised, remaining, carried, measured, inflation)
+
+
+def _carried(P: Prediction, L: Tensor, innovations: Tensor, alpha: float) -> Tensor:
+    """Return α K times the innovations of the replicas, (m, d)."""
+    carried = P.gains(torch.cholesky_solve(innovations.to(L.dtype), L)).to(innovations.dtype).mul_(alpha)
+    if not _checks.all_finite(carried):
+        raise NumericalError("the update of the replicas is not finite; nothing was changed")
+    return carried
 
 
 def innovation_log_likelihood(gram: Tensor, delta: Tensor, P_n: ObservationNoise, scale: float) -> float:
@@ -90,6 +108,7 @@ def condition_in_pieces(
     pieces: Sequence[slice],
     delta: Tensor,
     P_n: ObservationNoise,
+    replicas: Tensor | None = None,
     may_widen: bool = False,
 ) -> Conditioned:
     """Condition on one piece of the batch after the other, all linearised at the same θ.
@@ -106,6 +125,7 @@ def condition_in_pieces(
         pieces: Which samples.
         delta: δ of the whole batch, (N,).
         P_n: The observation noise of the whole batch, not a matrix.
+        replicas: Innovations of the replicas of the whole batch, (N, m), if there are any.
         may_widen: Whether the caller can go on in float64.
 
     Raises:
@@ -116,23 +136,25 @@ def condition_in_pieces(
     measured: list[dict[str, Tensor]] = []
     remaining: list[Tensor] = []
     inflation = 0.0
-    update: Tensor | None = None
+    update = delta.new_zeros(0)
+    carried: Tensor | None = None
     for (P, jacobian), piece in zip(predictions, pieces, strict=True):
-        innovation = delta[piece]
-        if update is not None:
-            innovation = innovation - jacobian.product(update)
-        found = condition(P, P.gram(delta.dtype), innovation, P_n.part(piece), 1.0, may_widen)
+        innovation, own = delta[piece], None if replicas is None else replicas[piece]
+        if innovations:
+            innovation = innovation - jacobian.product(update[None]).squeeze(1)
+        if own is not None and carried is not None:
+            own = own - jacobian.product(carried)
+        found = condition(P, P.gram(delta.dtype), innovation, P_n.part(piece), 1.0, own, may_widen)
         found.store()
-        update = found.update if update is None else update + found.update
+        update = update + found.update if innovations else found.update
+        carried = found.replicas if carried is None or found.replicas is None else carried + found.replicas
         innovations.append(found.standardised.to(delta.dtype))
         measured.append(found.measured)
         remaining.append(found.remaining)
         inflation = max(inflation, found.inflation)
-    assert update is not None
     standardised = torch.cat(innovations)
-    return Conditioned(
-        update, _nothing, standardised, torch.cat(remaining), total(measured, delta, standardised), inflation
-    )
+    measures = total(measured, delta, standardised)
+    return Conditioned(update, _nothing, standardised, torch.cat(remaining), carried, measures, inflation)
 
 
 def _nothing() -> None:

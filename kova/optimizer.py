@@ -35,6 +35,7 @@ from kova.overlap import Overlapping
 from kova.persistence import Restorable
 from kova.prediction import Prediction
 from kova.prior import Isotropic, Prior
+from kova.replicas import Replicas
 from kova.step_report import StepReport
 from kova.trust import Outcome, Trust, Unchecked, trusted
 from kova.units import LabelUnits, RawUnits, Units
@@ -79,6 +80,9 @@ class KOVA(Restorable):
             fifths of what is free, and a step is not limited.
         flop_budget: Operations that a step of ``batch_size`` samples may spend on P before ``covariance="auto"`` takes
             a sparser structure, in place of the comparison with Adam.
+        replicas: m draws of the error of θ that are carried along (:mod:`kova.replicas`), for error bars that hold
+            where labels share rewards or do not scatter as P_n says: ``predict(..., calibrated=True)``. Sixteen are
+            enough for a deviation to within a fifth. θ and P do not depend on them.
 
     Raises:
         TypeError: An argument is of the wrong kind.
@@ -111,6 +115,7 @@ class KOVA(Restorable):
         batch_size: int = 64,
         memory_budget: int | None = None,
         flop_budget: float | None = None,
+        replicas: int = 0,
     ) -> None:
         if units is None:
             # Numbers that are given for P are in the labels' own units.
@@ -148,6 +153,7 @@ class KOVA(Restorable):
         self.steps = 0
         self.calibration = Calibration()
         self._memories = Memories()
+        self._replicas = Replicas(_checks.count("replicas", replicas) if replicas != 0 else 0)
         self._no_room = False
         super().__init__(list(choice.parameters.values()), {})
 
@@ -169,6 +175,7 @@ class KOVA(Restorable):
         next_variance: Tensor | None = None,
         trajectory: Tensor | None = None,
         remaining: Tensor | None = None,
+        replica_targets: Tensor | None = None,
     ) -> StepReport:
         """Condition N(θ, P) on one batch of target labels (one pass of Algorithm 1's loop).
 
@@ -180,6 +187,8 @@ class KOVA(Restorable):
             next_variance: Variance of the value each label bootstraps from, (N,); ``InverseVariance`` needs it.
             trajectory: Which trajectory each label is of, (N,) numbers >= 0; ``Overlapping`` needs it.
             remaining: How many steps each label looks ahead, (N,), from 1; ``Overlapping`` needs it.
+            replica_targets: A label for every replica, (N, m), see :func:`kova.targets.replica_targets`; by default y
+                plus noise as large as its innovation, as for labels that scatter independently.
 
         Returns:
             What the step measured; see :class:`StepReport`.
@@ -192,7 +201,7 @@ class KOVA(Restorable):
         After any of them θ, P and the counters are bit-identical to before the call.
         """
         given = {"ratio": ratio, "next_variance": next_variance, "trajectory": trajectory, "remaining": remaining}
-        return self._compute(lambda: self._step(inputs, targets, noise, given))
+        return self._compute(lambda: self._step(inputs, targets, noise, given, replica_targets))
 
     def _step(
         self,
@@ -200,6 +209,7 @@ class KOVA(Restorable):
         targets: Tensor,
         noise: float | Tensor | None,
         given: Mapping[str, Tensor | None],
+        replica_targets: Tensor | None,
     ) -> StepReport:
         size = _checks.inputs(inputs, self.observation.device)
         like = torch.empty(0, dtype=self.dtype, device=self.covariance.device)
@@ -211,9 +221,10 @@ class KOVA(Restorable):
             for name, value in given.items()
             if value is not None
         }
+        labels = self._replicas.labels(replica_targets, y, like)
         if self._assumptions.waiting:
-            return self._begin(inputs, y, lambda: self._filter(inputs, y, known, noise))
-        return self._filter(inputs, y, known, noise)
+            return self._begin(inputs, y, lambda: self._filter(inputs, y, known, noise, labels))
+        return self._filter(inputs, y, known, noise, labels)
 
     def _begin(self, inputs: Inputs, y: Tensor, step: Callable[[], StepReport]) -> StepReport:
         """Take a step in the units of its labels, which were not known before; if it fails, nothing was changed."""
@@ -249,17 +260,24 @@ class KOVA(Restorable):
         """Whether the next labels set the units of an untrained critic, whose own values had better not be in them."""
         return not self.steps and self._assumptions.waiting and self.units.start
 
-    def _filter(self, inputs: Inputs, y: Tensor, known: dict[str, Tensor], noise: float | Tensor | None) -> StepReport:
+    def _filter(
+        self,
+        inputs: Inputs,
+        y: Tensor,
+        known: dict[str, Tensor],
+        noise: float | Tensor | None,
+        labels: Tensor | None,
+    ) -> StepReport:
         size = len(y)
         alpha = self._alpha(self.steps + 1)
         matrix = self.noise.correlates if noise is None else isinstance(noise, Tensor) and noise.dim() == 2
         if size > self._piece and alpha == 1.0 and not matrix:
-            report = self._step_in_pieces(inputs, y, known, noise)
+            report = self._step_in_pieces(inputs, y, known, noise, labels)
             if report is not None:
                 return report
         jacobian = self.observation.linearise(inputs, size, self.dtype)
         try:
-            return self._step_at_once(inputs, jacobian, y, known, noise, alpha)
+            return self._step_at_once(inputs, jacobian, y, known, noise, labels, alpha)
         except NumericalError:
             # Usually a derivative is not finite, and an error that says so is clearer.
             jacobian.check_finite()
@@ -268,7 +286,7 @@ class KOVA(Restorable):
             # Once more, in float64 or, where that does not fit in memory, with an inflated P.
             wide = self._widened()
         jacobian = self.observation.linearise(inputs, size, self.dtype if wide is None else wide.dtype)
-        return self._step_at_once(inputs, jacobian, y, known, noise, alpha, wide)
+        return self._step_at_once(inputs, jacobian, y, known, noise, labels, alpha, wide)
 
     def _step_at_once(
         self,
@@ -277,6 +295,7 @@ class KOVA(Restorable):
         y: Tensor,
         known: dict[str, Tensor],
         noise: float | Tensor | None,
+        labels: Tensor | None,
         alpha: float,
         draft: Covariance | None = None,
     ) -> StepReport:
@@ -292,17 +311,19 @@ class KOVA(Restorable):
         P_n, scatter = self._weigh(delta, self._looked_at(gram), known, noise)
         may_widen = draft is None and self._may_widen
         memories = Memories(scatter, moved, self._memories.trust)
+        replicas = self._replicas.begun(covariance)
+        apart = replicas.innovations(jacobian, delta, labels, self.steps)
         if noise is not None or not self.trust.checks:
-            conditioned = condition(P, gram, delta, P_n, alpha, may_widen)
+            conditioned = condition(P, gram, delta, P_n, alpha, apart, may_widen)
         else:
 
             def attempt(inflation: float) -> tuple[Conditioned, Outcome]:
-                found = condition(P, gram, delta, P_n.times(inflation), alpha, may_widen)
+                found = condition(P, gram, delta, P_n.times(inflation), alpha, apart, may_widen)
                 return found, self._outcome(found, inputs, y, delta, P_n)
 
             conditioned, trust = trusted(self.trust, self._memories.trust, attempt)
             memories = replace(memories, trust=trust)
-        self._commit(conditioned, memories, y, draft)
+        self._commit(conditioned, memories, replicas, y, draft)
         return self._report(conditioned, delta)
 
     def _evolution_of(
@@ -335,6 +356,7 @@ class KOVA(Restorable):
         y: Tensor,
         known: dict[str, Tensor],
         noise: float | Tensor | None,
+        labels: Tensor | None,
         wide: Covariance | None = None,
     ) -> StepReport | None:
         """Take a large batch one piece after the other; return ``None`` if it must be taken as a whole.
@@ -373,13 +395,15 @@ class KOVA(Restorable):
                 jacobian = linearise(piece)
                 yield draft.seen_by(jacobian), jacobian
 
+        replicas = self._replicas.begun(draft)
+        apart = replicas.innovations_in_pieces(map(linearise, pieces), delta, labels, self.steps)
         try:
-            conditioned = condition_in_pieces(predictions(), pieces, delta, P_n, may_widen)
+            conditioned = condition_in_pieces(predictions(), pieces, delta, P_n, apart, may_widen)
         except TooNarrow:
             conditioned = None
         if conditioned is None:
-            return self._step_in_pieces(inputs, y, known, noise, self._widened())
-        self._commit(conditioned, Memories(scatter, moved, self._memories.trust), y, draft)
+            return self._step_in_pieces(inputs, y, known, noise, labels, self._widened())
+        self._commit(conditioned, Memories(scatter, moved, self._memories.trust), replicas, y, draft)
         return self._report(conditioned, delta)
 
     @property
@@ -414,10 +438,12 @@ class KOVA(Restorable):
         P_n, memory = self._assumptions.noise(self.noise, delta, predicted, known, self._memories.noise)
         return ObservationNoise.of(P_n, like=delta), memory
 
-    def _commit(self, conditioned: Conditioned, memories: Memories, y: Tensor, draft: Covariance | None) -> None:
+    def _commit(
+        self, conditioned: Conditioned, memories: Memories, replicas: Replicas, y: Tensor, draft: Covariance | None
+    ) -> None:
         """Store θ, P and the counters together, when nothing can fail any more; a draft takes the place of P."""
         moved = self._moved(conditioned.update)
-        calibration = self.calibration.updated(conditioned.standardised)
+        calibration, replicas = self.calibration.updated(conditioned.standardised), replicas.moved(conditioned.replicas)
         assumptions, rescale = self._assumptions.after(y), None
         if assumptions.state.scale != self._assumptions.state.scale:
             rescale = (self.covariance if draft is None else draft).rescale(assumptions.scales)
@@ -431,7 +457,7 @@ class KOVA(Restorable):
             self._assumptions = assumptions
             for parameter, value in zip(self.observation.parameters.values(), moved, strict=True):
                 parameter.copy_(value)
-            self.calibration, self._memories = calibration, memories
+            self.calibration, self._memories, self._replicas = calibration, memories, replicas
             self.steps += 1
 
     def _report(self, conditioned: Conditioned, delta: Tensor) -> StepReport:

@@ -32,7 +32,6 @@ class Restorable(Beliefs, torch.optim.Optimizer):
             other defaults, and goes on with them.
     """
 
-    steps: int
     evolution: Evolution
     noise: Noise
     units: Units
@@ -58,6 +57,7 @@ class Restorable(Beliefs, torch.optim.Optimizer):
             **self._memories.state_dict(),
             **({"widened": True} if self.dtype != self._settings.dtype else {}),
             **self._assumptions.state_dict(),
+            **self._replicas.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -70,13 +70,14 @@ class Restorable(Beliefs, torch.optim.Optimizer):
         snapshot = checkpoint.checked(state_dict, self._parameter_shapes())
         choice = self._saved_choice(snapshot)
         (self.covariance if choice is None else choice.covariance).check_state(snapshot.covariance)
+        replicas = self._replicas.checked(snapshot.replicas, self.covariance.dim)
         with HeldSignals():
             if choice is not None:
                 self._take(choice, self._settings)
             super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
             self._compute(lambda: self.covariance.load_state_dict(snapshot.covariance))
             self.calibration, self._memories = snapshot.calibration, snapshot.memories
-            self.steps = snapshot.steps
+            self.steps, self._replicas = snapshot.steps, replicas
             self._restore_units(snapshot)
 
     def _restore_units(self, snapshot: checkpoint.Snapshot) -> None:

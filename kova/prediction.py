@@ -103,6 +103,10 @@ class Prediction(ABC):
     def gain(self, weights: Tensor) -> Tensor:
         """Return P Jᵀ weights, (d,), for weights (N,), in their dtype."""
 
+    def gains(self, weights: Tensor) -> Tensor:
+        """Return the same for m columns of weights, (N, m), as (m, d)."""
+        return torch.stack([self.gain(column) for column in weights.unbind(1)])
+
     @abstractmethod
     def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
         """Prepare P ← P - α P Jᵀ S⁻¹ J P for S = factor factorᵀ, and return the function that stores it.

@@ -83,6 +83,59 @@ def gae_targets(
     return values + _accumulate(errors, errors, ends, decay)
 
 
+def replica_targets(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    replica_values: Tensor,
+    replica_next_values: Tensor,
+    noise: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Return GAE labels for every replica of a critic, for :meth:`kova.KOVA.step`'s ``replica_targets``.
+
+    With the TD error ε_t = r_t + γ V(s_{t+1}) - V(s_t), which is how one step scatters, replica b lives in a world with
+    the rewards r_t + ξ_bt ε_t, ξ ~ N(0, 1), and labels with its own values V_b. Labels of one trajectory then differ
+    between replicas as they differ between worlds: overlapping ones together, and those that bootstrap by what the
+    replica does not know.
+
+    Args:
+        rewards: r, (T,) or (T, envs).
+        values: V(s_t; θ'), like rewards.
+        next_values: V(s_{t+1}; θ'), like rewards.
+        replica_values: V_b(s_t), like rewards and then m: :meth:`kova.KOVA.replica_values`.
+        replica_next_values: V_b(s_{t+1}), likewise.
+        noise: ξ, likewise: :meth:`kova.KOVA.replica_noise`.
+        terminated: Whether the task ended with step t, boolean.
+        truncated: Whether a limit cut the episode after step t, boolean.
+        gamma: γ in [0, 1].
+        gae_lambda: λ in [0, 1]; with 1 and episodes that terminate the labels are returns.
+
+    Returns:
+        Labels like ``replica_values``.
+
+    Raises:
+        ValueError: Shapes, dtypes or ranges do not fit.
+    """
+    _, bootstrap = _prepare(rewards, next_values, terminated, truncated)
+    _same_shape("values", values, rewards)
+    errors = rewards + _fraction("gamma", gamma) * bootstrap - values
+    given = {"replica_values": replica_values, "replica_next_values": replica_next_values, "noise": noise}
+    for name, value in given.items():
+        _checks.tensor(name, value)
+        if value.dim() != rewards.dim() + 1 or value.shape[:-1] != rewards.shape or value.shape != noise.shape:
+            expected = ", ".join(map(str, rewards.shape))
+            raise ValueError(f"{name} must be ({expected}, m), the same m for all, got {tuple(value.shape)}")
+    worlds = rewards[..., None] + noise.to(rewards) * errors[..., None]
+    flags = (flag[..., None].expand_as(worlds).flatten(1) for flag in (terminated, truncated))
+    own = (value.to(rewards).flatten(1) for value in (replica_values, replica_next_values))
+    return gae_targets(worlds.flatten(1), *own, *flags, gamma=gamma, gae_lambda=gae_lambda).view_as(worlds)
+
+
 def q_targets(
     rewards: Tensor, next_q: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float | Tensor
 ) -> Tensor:

@@ -270,6 +270,11 @@ class BlockwisePrediction(Prediction):
         gain = self.covariance.to_theta(self._cross.to(weights.dtype) @ weights)
         return self.covariance.scales.spread(gain)
 
+    def gains(self, weights: Tensor) -> Tensor:
+        """Return (P Jᵀ weights)ᵀ by one product for all columns."""
+        gains = self.covariance.to_theta((self._cross.to(weights.dtype) @ weights).T)
+        return self.covariance.scales.spread(gains)
+
     def condition(self, factor: Tensor, step_size: float) -> Callable[[], None]:
         """Prepare P ← P - α W Wᵀ with W = P Jᵀ L⁻ᵀ: one symmetric rank-N update, K is never formed."""
         columns = self._whiten(factor)

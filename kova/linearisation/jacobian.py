@@ -37,8 +37,8 @@ class Columns(ABC):
         """Return diag(J Jᵀ), (N,)."""
 
     @abstractmethod
-    def product(self, vector: Tensor) -> Tensor:
-        """Return J vector, (N,), for a vector (size,)."""
+    def product(self, vectors: Tensor) -> Tensor:
+        """Return J vectorsᵀ, (N, m), for m vectors, (m, size)."""
 
     @abstractmethod
     def transposed_product(self, weights: Tensor) -> Tensor:
@@ -104,14 +104,14 @@ class LinearColumns(Columns):
     def _bias_square(self) -> float:
         return self.unit**2 if self.bias else 0.0
 
-    def product(self, vector: Tensor) -> Tensor:
-        """Return gₙᵀ (V aₙ + v), where the vector is (V, v)."""
-        change = torch.zeros_like(self.gradient)
-        if self.weight:
-            change = self.activation @ vector[: self._weights].view(self.gradient.shape[1], -1).T
-        if self.bias:
-            change = change + self.unit * vector[self._weights :]
-        return (self.gradient * change).sum(1)
+    def product(self, vectors: Tensor) -> Tensor:
+        """Return gₙᵀ (V aₙ + v), where a vector is (V, v)."""
+        samples, units = self.gradient.shape
+        if not self.weight:
+            return self.gradient @ vectors.T * self.unit
+        changed = self.activation @ vectors[:, : self._weights].reshape(len(vectors) * units, -1).T
+        product = torch.bmm(changed.view(samples, -1, units), self.gradient[:, :, None]).squeeze(2)
+        return product.addmm_(self.gradient, vectors[:, self._weights :].T, alpha=self.unit) if self.bias else product
 
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Σₙ wₙ gₙ ⊗ (aₙ, 1)."""
@@ -150,9 +150,9 @@ class DenseColumns(Columns):
         """Return the squared length of each row."""
         return self.rows.square().sum(1)
 
-    def product(self, vector: Tensor) -> Tensor:
-        """Return J vector."""
-        return self.rows @ vector
+    def product(self, vectors: Tensor) -> Tensor:
+        """Return J vectorsᵀ."""
+        return self.rows @ vectors.T
 
     def transposed_product(self, weights: Tensor) -> Tensor:
         """Return Jᵀ weights."""
@@ -217,9 +217,9 @@ class Jacobian:
         if bad:
             raise ValueError(f"∂h/∂θ is not finite for {bad} of {len(self.values)} samples although h is")
 
-    def product(self, vector: Tensor) -> Tensor:
-        """Return J vector, (N,), for a vector (d,)."""
-        parts = vector.split([block.size for block in self.blocks])
+    def product(self, vectors: Tensor) -> Tensor:
+        """Return J vectorsᵀ, (N, m), for m vectors, (m, d)."""
+        parts = vectors.split([block.size for block in self.blocks], dim=1)
         products = [block.product(part) for block, part in zip(self.blocks, parts, strict=True)]
         return torch.stack(products).sum(0)
 

@@ -72,7 +72,7 @@ def _adds(own: Tensor, name: str, parameters: Mapping[str, nn.Parameter], jacobi
 def _derivative(direction: dict[str, Tensor], parameters: Mapping[str, nn.Parameter], jacobian: Jacobian) -> Tensor:
     """Return ∂h/∂θ along a direction that is zero in all other parameters."""
     parts = [direction.get(name, torch.zeros_like(p)).detach().reshape(-1) for name, p in parameters.items()]
-    return jacobian.product(torch.cat(parts).to(jacobian.dtype))
+    return jacobian.product(torch.cat(parts).to(jacobian.dtype)[None]).squeeze(1)
 
 
 def _close(found: Tensor, wanted: Tensor) -> bool:
