@@ -87,6 +87,11 @@ class Beliefs:
             noise = noise + check_variance(observation_noise, mean)
         return Predictive(mean, variance, scale * noise)
 
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are."""
+        return self._replicas.count
+
     def replica_values(self, inputs: Inputs) -> Tensor:
         """Return the value of every replica, h(u; θ) + j e, (N, m): from these it makes its own labels.
 

@@ -17,7 +17,7 @@ from torch.distributions import Normal
 
 from kova import _checks
 from kova.optimizer import KOVA
-from kova.sb3 import extractors, upstream
+from kova.sb3 import extractors, replica_labels, upstream
 from kova.sb3.critic import CriticMixin, critic_generator
 from kova.sb3.value_functions import StateValue, shares_with_actor
 
@@ -80,9 +80,10 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         self._follow_frozen()
         ended = upstream.last_episode_starts(self)
         first = upstream.returns_without_values(self.rollout_buffer, ended) if self._begins() else None
+        replicas = self._replica_labels(ended) if first is None else None
         with self._without_value_term():
             super().train()
-        self._fit_critic(first)
+        self._fit_critic(first, replicas)
         self._forget_graph()
 
     @torch.no_grad()
@@ -113,8 +114,25 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         """Return what is trained of the value; frozen parameters may stand beside it in a layer."""
         return [parameter for parameter in self.value_function.parameters() if parameter.requires_grad]
 
-    def _fit_critic(self, first: np.ndarray | None) -> None:
-        """Fit the critic to the rollout; ``first`` are labels to take in place of the buffer's."""
+    @torch.no_grad()
+    def _replica_labels(self, ended: np.ndarray) -> Tensor | None:
+        """Return labels for the filter's replicas, if it has any: before the critic or the buffer changes."""
+        optimizer = self.critic_optimizer
+        if not isinstance(optimizer, KOVA) or not optimizer.replicas:
+            return None
+        self.policy.set_training_mode(False)
+        last: Any = self.policy.obs_to_tensor(upstream.last_observation(self))[0]
+        return replica_labels.of_rollout(
+            optimizer, self.rollout_buffer, last, self.policy.predict_values(last).flatten(), ended
+        )
+
+    def _fit_critic(self, first: np.ndarray | None, replicas: Tensor | None) -> None:
+        """Fit the critic to the rollout.
+
+        Args:
+            first: Labels to take in place of the buffer's.
+            replicas: Labels of the replicas, (T · envs, m).
+        """
         # h must be the same function for every sample of a batch.
         self.policy.set_training_mode(False)
         self._update_critic_learning_rate()
@@ -125,7 +143,8 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
             batch = upstream.samples(self.rollout_buffer, indices)
             labels = batch.returns if first is None else torch.as_tensor(first[indices], device=self.device)
             ratio = self._ratio(batch) if weighted else None
-            reports.append(self.critic_optimizer.step(batch.observations, labels, ratio=ratio))
+            own = {} if replicas is None else {"replica_targets": replicas[indices]}
+            reports.append(self.critic_optimizer.step(batch.observations, labels, ratio=ratio, **own))
         if reports:
             self.logger.record("train/value_loss", 2.0 * self._record_reports(reports))
             entropy = self._entropy()

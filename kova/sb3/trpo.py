@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import sb3_contrib
 import torch
+from torch import Tensor
 
 from kova.sb3 import upstream
 from kova.sb3.on_policy import OnPolicyCritic
@@ -82,13 +83,13 @@ class TRPO(OnPolicyCritic, sb3_contrib.TRPO):
         super().train()
         self.logger.record("train/policy_loss", -self.logger.name_to_value["train/policy_objective"])
 
-    def _fit_critic(self, first: np.ndarray | None) -> None:
+    def _fit_critic(self, first: np.ndarray | None, replicas: Tensor | None) -> None:
         if has_running_statistics(self.value_function):
             # Upstream's critic updates, left out, are where a batch norm of the critic sees the rollout.
             everything = np.arange(self._rollout_size())
             with torch.no_grad():
                 self.value_function(upstream.samples(self.rollout_buffer, everything).observations)
-        super()._fit_critic(first)
+        super()._fit_critic(first, replicas)
 
     @torch.no_grad()
     def _entropy(self) -> float:
