@@ -20,10 +20,12 @@ class ValueEstimate:
     Attributes:
         mean: (N,).
         variance: (N,), or ``None`` for a method that has none.
+        believed: The variance j P jᵀ of a filter whose ``variance`` comes from its replicas, (N,).
     """
 
     mean: Tensor
     variance: Tensor | None = None
+    believed: Tensor | None = None
 
 
 class Learner(ABC):

@@ -16,18 +16,23 @@ import kova
 from kova.experiments import baselines
 from kova.experiments.baselines import Learner, ValueEstimate, lambda_labels
 from kova.experiments.problems import Problem, Trajectory
+from kova.targets import replica_targets
 
 #: P_{0|0} of every Bayesian method: wide beside the weights of all problems.
 PRIOR_VARIANCE = 100.0
 #: Labels of one Kalman step at most.
 BATCH = 128
+#: Transitions after which labels that bootstrap are made again: from values that do not change nothing is learned.
+PIECE = 16
+REPLICAS = 32
 STEP_SIZES = (0.01, 0.03, 0.1, 0.3)
 NOISES = (0.01, 0.1, 1.0, 10.0)
+FORGETTING = (0.01, 0.03, 0.1, 0.2)
 LEARNING_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 
 class KovaLearner(Learner):
-    """KOVA on the λ-returns of each trajectory.
+    """KOVA on the λ-returns of each trajectory, or of pieces of it, with error bars by its replicas.
 
     Args:
         critic: Maps inputs (N, k) to (N, 1).
@@ -36,7 +41,7 @@ class KovaLearner(Learner):
         noise: P_n.
         evolution: P_v.
         prior_variance: p₀.
-        calibrated: Whether the reported variance is on the scale of the innovations.
+        piece: Transitions that are labelled together, at most.
     """
 
     def __init__(
@@ -47,10 +52,9 @@ class KovaLearner(Learner):
         noise: kova.Noise,
         evolution: kova.Evolution,
         prior_variance: float,
-        *,
-        calibrated: bool = False,
+        piece: int | None = None,
     ) -> None:
-        self.critic, self.gamma, self.trace_decay, self.calibrated = critic, gamma, trace_decay, calibrated
+        self.critic, self.gamma, self.trace_decay, self._piece = critic, gamma, trace_decay, piece
         dtype = next(critic.parameters()).dtype
         # Noise and prior are given in the units of the problem.
         self.optimizer = kova.KOVA(
@@ -61,18 +65,36 @@ class KovaLearner(Learner):
             noise=noise,
             dtype=dtype,
             units=kova.RawUnits(),
+            replicas=REPLICAS,
         )
 
     def update(self, trajectory: Trajectory) -> None:
         """Label the trajectory and condition on it."""
-        labels = lambda_labels(self.critic, trajectory, self.gamma, self.trace_decay)
-        for batch in torch.arange(len(trajectory)).split(BATCH):
-            self.optimizer.step(trajectory.inputs[batch], labels[batch])
+        for piece in trajectory.pieces(self._piece or len(trajectory)):
+            labels = lambda_labels(self.critic, piece, self.gamma, self.trace_decay)
+            replicas = self._replica_labels(piece)
+            for batch in torch.arange(len(piece)).split(BATCH):
+                self.optimizer.step(piece.inputs[batch], labels[batch], replica_targets=replicas[batch])
+
+    @torch.no_grad()
+    def _replica_labels(self, piece: Trajectory) -> Tensor:
+        return replica_targets(
+            piece.rewards,
+            self.critic(piece.inputs).reshape(-1),
+            self.critic(piece.next_inputs).reshape(-1),
+            self.optimizer.replica_values(piece.inputs),
+            self.optimizer.replica_values(piece.next_inputs),
+            self.optimizer.replica_noise(len(piece)),
+            piece.terminated,
+            piece.truncated,
+            gamma=self.gamma,
+            gae_lambda=self.trace_decay,
+        )
 
     def predict(self, inputs: Tensor) -> ValueEstimate:
-        """Return the value and its variance."""
-        belief = self.optimizer.predict(inputs, calibrated=self.calibrated)
-        return ValueEstimate(belief.mean, belief.variance)
+        """Return the value, its variance by the replicas, and that which P alone believes."""
+        told = self.optimizer.predict(inputs, calibrated=True)
+        return ValueEstimate(told.mean, told.variance, self.optimizer.predict(inputs).variance)
 
 
 @dataclass(frozen=True)
@@ -106,25 +128,27 @@ def network_critic(problem: Problem, seed: int) -> nn.Module:
         return nn.Sequential(*layers).double()
 
 
-def _kova(problem: Problem, variance: float, critic: nn.Module, trace_decay: float, prior: float) -> Learner:
-    # Old data must be forgotten where labels change with the critic, or the linearisation with the weights.
-    fixed = trace_decay == 1.0 and isinstance(critic, nn.Linear)
-    evolution = kova.Static() if fixed else kova.FadingMemory(0.01)
-    return KovaLearner(critic, problem.gamma, trace_decay, kova.ConstantNoise(variance), evolution, prior)
+def _linear(problem: Problem, noise: float) -> Learner:
+    evolution, P_n = kova.Static(), kova.ConstantNoise(noise)
+    return KovaLearner(linear_critic(problem), problem.gamma, 1.0, P_n, evolution, PRIOR_VARIANCE)
+
+
+def _bootstrapped(problem: Problem, eta: float) -> Learner:
+    # Labels change with the critic, so old ones must be forgotten; how fast is the one thing to choose.
+    evolution, P_n = kova.FadingMemory(eta), kova.ConstantNoise(1.0)
+    return KovaLearner(linear_critic(problem), problem.gamma, 0.8, P_n, evolution, PRIOR_VARIANCE, PIECE)
+
+
+def _network(problem: Problem, noise: float, seed: int) -> Learner:
+    # The linearisation changes with the weights.
+    evolution, P_n = kova.FadingMemory(0.01), kova.ConstantNoise(noise)
+    return KovaLearner(network_critic(problem, seed), problem.gamma, 1.0, P_n, evolution, 1.0)
 
 
 METHODS: Mapping[str, Method] = {
-    "KOVA": Method(
-        lambda problem, noise, _: _kova(problem, noise, linear_critic(problem), 1.0, PRIOR_VARIANCE), NOISES
-    ),
-    "KOVA, λ = 0.8": Method(
-        lambda problem, noise, _: _kova(problem, noise, linear_critic(problem), 0.8, PRIOR_VARIANCE), NOISES
-    ),
-    "KOVA, network": Method(
-        lambda problem, noise, seed: _kova(problem, noise, network_critic(problem, seed), 1.0, 1.0),
-        NOISES,
-        network=True,
-    ),
+    "KOVA": Method(lambda problem, noise, _: _linear(problem, noise), NOISES),
+    "KOVA, λ = 0.8": Method(lambda problem, eta, _: _bootstrapped(problem, eta), FORGETTING),
+    "KOVA, network": Method(_network, NOISES, network=True),
     "Adam, network": Method(
         lambda problem, rate, seed: baselines.AdamLearner(network_critic(problem, seed), problem.gamma, 1.0, rate, 10),
         LEARNING_RATES,

@@ -49,6 +49,8 @@ class MethodScore:
         coverage: Share of evaluation states inside the central interval, at :data:`LEVELS`; none without a variance.
         nll: Mean negative log-likelihood of the exact values.
         crps: Mean continuous ranked probability score over the standard deviation of V.
+        coverage_believed: The same share for the variance j P jᵀ of a filter that is judged by its replicas.
+        crps_believed: Likewise its score.
         microseconds: Of an update, per transition.
     """
 
@@ -60,6 +62,8 @@ class MethodScore:
     coverage: list[float] | None
     nll: float | None
     crps: float | None
+    coverage_believed: list[float] | None
+    crps_believed: float | None
     microseconds: float
 
 
@@ -151,8 +155,10 @@ def _measure(
         if not finite:
             errors += [math.inf] * (len(GRID) - len(errors))
             break
-    scores = _scores(estimate, truth.values, truth.weights, scale)
-    return MethodScore(name, label, seed, choice, errors, microseconds=1e6 * spent / seen, **scores)
+    scores = _scores(estimate.mean, estimate.variance, truth.values, truth.weights, scale)
+    believed = _scores(estimate.mean, estimate.believed, truth.values, truth.weights, scale)
+    before = {"coverage_believed": believed["coverage"], "crps_believed": believed["crps"]}
+    return MethodScore(name, label, seed, choice, errors, microseconds=1e6 * spent / seen, **scores, **before)
 
 
 def _learn(learner: Learner, trajectory: Trajectory) -> bool:
@@ -164,10 +170,10 @@ def _learn(learner: Learner, trajectory: Trajectory) -> bool:
     return True
 
 
-def _scores(estimate: ValueEstimate, values: Tensor, weights: Tensor, scale: float) -> dict[str, Any]:
-    if estimate.variance is None or not bool(torch.isfinite(estimate.variance).all()):
+def _scores(mean: Tensor, variance: Tensor | None, values: Tensor, weights: Tensor, scale: float) -> dict[str, Any]:
+    if variance is None or not bool(torch.isfinite(variance).all()):
         return {"coverage": None, "nll": None, "crps": None}
-    belief = Normal(estimate.mean, estimate.variance.clamp(min=1e-300).sqrt())
+    belief = Normal(mean, variance.clamp(min=1e-300).sqrt())
     # States count as often as the policy visits them.
     chosen = torch.multinomial(weights, 10_000, replacement=True, generator=torch.Generator().manual_seed(0))
     sampled = Normal(belief.mean[chosen], belief.stddev[chosen])

@@ -49,7 +49,7 @@ def save_curves(path: Path, scores: Sequence[MethodScore], grid: Sequence[int]) 
 def save_reliability(path: Path, scores: Sequence[MethodScore], levels: Sequence[float]) -> None:
     """Draw observed against nominal coverage of the exact values, over all problems and seeds."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6, 4.4), layout="constrained")
+        figure = Figure(figsize=(7.6, 4.4), layout="constrained")
         axis = figure.subplots()
         axis.plot([0, 1], [0, 1], color="0.7", lw=1)
         for index, arm in enumerate(METHODS):
@@ -57,8 +57,13 @@ def save_reliability(path: Path, scores: Sequence[MethodScore], levels: Sequence
             if own:
                 mean = np.mean(np.array(own), axis=0)
                 axis.plot(levels, mean, marker="o", ms=3, color=_colour(index), ls=_dash(arm), label=arm)
+            beliefs = (item.coverage_believed for item in scores if item.arm == arm)
+            before = [belief for belief in beliefs if belief is not None]
+            if before:
+                label = f"{arm}: P alone"
+                axis.plot(levels, np.mean(np.array(before), axis=0), color=_colour(index), ls=":", lw=1, label=label)
         axis.set(xlabel="nominal level", ylabel="exact values inside", title="Reliability, all problems")
-        axis.legend(frameon=False, loc="upper left")
+        axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         _save(figure, path)
 
 

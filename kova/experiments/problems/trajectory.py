@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,6 +57,19 @@ class Trajectory:
     def through(self, function: Callable[[Tensor], Tensor]) -> Trajectory:
         """Return the trajectory seen through a map (T, k) -> (T, k'), such as ``problem.features``."""
         return replace(self, inputs=function(self.inputs), next_inputs=function(self.next_inputs))
+
+    def pieces(self, size: int) -> Iterator[Trajectory]:
+        """Return it cut into pieces of at most ``size`` transitions, each of which ends as if a limit had cut it."""
+        for places in torch.arange(len(self)).split(size):
+            truncated = self.truncated[places]
+            truncated[-1] = ~self.terminated[places[-1]]
+            yield Trajectory(
+                self.inputs[places],
+                self.rewards[places],
+                self.next_inputs[places],
+                self.terminated[places],
+                truncated,
+            )
 
     def to(self, dtype: torch.dtype) -> Trajectory:
         """Return it with inputs and rewards of another floating dtype."""
