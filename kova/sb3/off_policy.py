@@ -16,6 +16,7 @@ from kova.optimizer import KOVA
 from kova.sb3 import upstream
 from kova.sb3.adam import AdamCritic, AdamReport
 from kova.sb3.critic import CriticMixin
+from kova.sb3.reward_unit import as_paid
 from kova.sb3.value_functions import has_running_statistics
 from kova.step_report import StepReport
 from kova.targets import q_targets
@@ -117,6 +118,11 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
     ) -> Normal:
         """Return the distribution of Q(s, a) under the posterior, one Normal of shape (N,).
 
+        It is in the units in which the environment pays: where ``VecNormalize`` divides rewards, the value is
+        multiplied by what they are divided by now. A model without an environment, as ``load`` without ``env`` gives
+        it, does not know that number and answers in the critic's own units, as ``critic_optimizer.predict`` always
+        does.
+
         Args:
             observation: One or N observations, as ``predict`` takes them.
             action: One or N actions, as ``predict`` returns them.
@@ -128,7 +134,8 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
         self.policy.set_training_mode(False)
         observations: Any = self.policy.obs_to_tensor(observation)[0]
         actions = torch.as_tensor(self._stored_actions(np.asarray(action)), device=self.device)
-        return self._filter().predict((observations, actions), calibrated=calibrated)
+        value = self._filter().predict((observations, actions), calibrated=calibrated)
+        return as_paid(value, self.get_vec_normalize_env())
 
     @abstractmethod
     def _stored_actions(self, action: np.ndarray) -> np.ndarray:

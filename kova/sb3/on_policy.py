@@ -19,6 +19,7 @@ from kova import _checks
 from kova.optimizer import KOVA
 from kova.sb3 import extractors, replica_labels, upstream
 from kova.sb3.critic import CriticMixin, critic_generator
+from kova.sb3.reward_unit import as_paid
 from kova.sb3.value_functions import StateValue, shares_with_actor
 
 #: exp(±this) is far outside what a ratio of probabilities means, and inside float32.
@@ -194,6 +195,11 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
     def predict_value(self, observation: np.ndarray | dict[str, np.ndarray], *, calibrated: bool = False) -> Normal:
         """Return the distribution of V(s) under the posterior, one Normal of shape (N,).
 
+        It is in the units in which the environment pays: where ``VecNormalize`` divides rewards, the value is
+        multiplied by what they are divided by now. A model without an environment, as ``load`` without ``env`` gives
+        it, does not know that number and answers in the critic's own units, as ``critic_optimizer.predict`` always
+        does.
+
         Args:
             observation: One or N observations, as ``predict`` takes them.
             calibrated: Put the variance on the scale of the labels seen; see :meth:`kova.KOVA.predict`.
@@ -203,7 +209,8 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         """
         self.policy.set_training_mode(False)
         inputs: Any = self.policy.obs_to_tensor(observation)[0]
-        return self._filter().predict(inputs, calibrated=calibrated)
+        value = self._filter().predict(inputs, calibrated=calibrated)
+        return as_paid(value, self.get_vec_normalize_env())
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed everything upstream seeds, and the order of the critic's minibatches."""

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import numpy as np
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
+from torch.distributions import Normal
 
 
 def reward_unit(env: VecEnv | None) -> float:
     """Return by what values of the critic are multiplied to be in the environment's own units.
 
     Args:
-        env: The environment of the agent; ``VecNormalize`` divides rewards by a running deviation of the returns.
+        env: The environment of the agent; ``VecNormalize``, wherever among its wrappers, divides rewards by a running
+            deviation of the returns.
     """
-    if not isinstance(env, VecNormalize) or not env.norm_reward:
+    normaliser = None if env is None else unwrap_vec_normalize(env)
+    if normaliser is None or not normaliser.norm_reward:
         return 1.0
-    return float(np.sqrt(env.ret_rms.var + env.epsilon))
+    return float(np.sqrt(normaliser.ret_rms.var + normaliser.epsilon))
+
+
+def as_paid(value: Normal, env: VecEnv | None) -> Normal:
+    """Return a value of the critic in the environment's own units.
+
+    Args:
+        value: In the critic's units.
+        env: As for :func:`reward_unit`.
+    """
+    unit = reward_unit(env)
+    return Normal(unit * value.mean, unit * value.stddev)

@@ -10,13 +10,12 @@ import numpy.typing as npt
 from scipy import stats
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from kova.optimizer import KOVA
 from kova.sb3.critic import CriticMixin
 from kova.sb3.off_policy import OffPolicyCritic
 from kova.sb3.on_policy import OnPolicyCritic
-from kova.sb3.reward_unit import reward_unit
 
 Array = npt.NDArray[np.float64]
 
@@ -53,9 +52,9 @@ class Episode:
 
 def play(model: BaseAlgorithm, env: VecEnv, *, seed: int, deterministic: bool = True, record: bool = False) -> Episode:
     """Play one episode in a vector of one environment."""
-    unit = reward_unit(env)
-    if isinstance(env, VecNormalize):
-        env.training = False
+    normaliser = unwrap_vec_normalize(env)
+    if normaliser is not None:
+        normaliser.training = False
     env.seed(seed)
     observation: Any = env.reset()
     observations, actions, rewards, frames = [], [], [], []
@@ -66,10 +65,10 @@ def play(model: BaseAlgorithm, env: VecEnv, *, seed: int, deterministic: bool = 
         observations.append(observation)
         actions.append(action)
         observation, reward, done, infos = env.step(action)
-        rewards.append(float(_paid(env, reward)[0]))
+        rewards.append(float(_paid(normaliser, reward)[0]))
         if done[0]:
             break
-    mean, stddev = (None if found is None else unit * found for found in value_trace(model, observations, actions))
+    mean, stddev = value_trace(model, observations, actions)
     total = float(infos[0]["episode"]["r"])
     gamma: float = model.gamma  # type: ignore[attr-defined]
     known = len(rewards)
@@ -84,7 +83,10 @@ def play_as_valued(model: BaseAlgorithm, env: VecEnv, *, seed: int) -> Episode:
 
 
 def value_trace(model: BaseAlgorithm, observations: list[Any], actions: list[Any]) -> tuple[Array | None, Array | None]:
-    """Return mean and standard deviation of the value along an episode; none for a critic without uncertainty."""
+    """Return mean and standard deviation of the value along an episode; none for a critic without uncertainty.
+
+    Both are in the units in which the model's environment pays.
+    """
     if not isinstance(model, CriticMixin) or not isinstance(model.critic_optimizer, KOVA):
         return None, None
     if isinstance(observations[0], dict):
@@ -135,8 +137,8 @@ def _spearman(pairs: list[Array]) -> float:
     return float(stats.spearmanr(deviations, errors).statistic)
 
 
-def _paid(env: VecEnv, reward: Array) -> Array:
-    return env.get_original_reward() if isinstance(env, VecNormalize) else reward
+def _paid(normaliser: VecNormalize | None, reward: Array) -> Array:
+    return reward if normaliser is None else normaliser.get_original_reward()
 
 
 def _discounted(rewards: list[float], gamma: float) -> Array:

@@ -9,6 +9,8 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 import scipy.stats
+import torch
+from stable_baselines3.common.vec_env import VecFrameStack
 from typer.testing import CliRunner
 
 from kova.cli import app
@@ -17,7 +19,6 @@ from kova.experiments.evaluation.play import Episode, mean_and_interval, play, u
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.training import build
-from kova.sb3.reward_unit import reward_unit
 
 runner = CliRunner()
 
@@ -135,10 +136,19 @@ def test_values_and_returns_are_in_units_of_the_reward(normalised):
     discounted = float(episode.realised[0])
     assert episode.total < discounted < 0.2 * episode.total
     env.seed(0)
-    first = model.predict_value(env.reset(), calibrated=True)
+    # A2C's preset normalises observations too, so this is what the critic sees.
+    critic = model.critic_optimizer.predict(torch.as_tensor(env.reset()), calibrated=True)
     scale = np.sqrt(env.ret_rms.var + env.epsilon) if normalised else 1.0
-    assert reward_unit(env) == pytest.approx(scale)
-    assert episode.mean[0] == pytest.approx(scale * float(first.mean), rel=1e-5)
-    assert episode.stddev[0] == pytest.approx(scale * float(first.stddev), rel=1e-5)
+    assert episode.mean[0] == pytest.approx(scale * float(critic.mean), rel=1e-5)
+    assert episode.stddev[0] == pytest.approx(scale * float(critic.stddev), rel=1e-5)
     again = play(model, env, seed=0)
     np.testing.assert_allclose(again.mean, episode.mean)
+
+
+def test_rewards_are_as_paid_also_where_the_normalisation_is_not_the_outermost_wrapper():
+    config = RunConfig.from_preset("a2c", "Pendulum-v1").with_values({"normalize_rewards": True, "n_envs": 1})
+    env = VecFrameStack(environments.normalized(environments.make(config), config), 2)
+    model = build(config, env)
+    model.learn(300)
+    episode = play(model, env, seed=0)
+    assert episode.total < episode.realised[0] < 0.2 * episode.total
