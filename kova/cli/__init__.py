@@ -92,7 +92,8 @@ def evaluate(
 ) -> None:
     """Play a trained agent and report its return.
 
-    The return is a mean over the episodes with its 95 % interval.
+    The return is a mean over the episodes with its 95 % interval. A Kalman critic's value at the start, with its error,
+    is beside the discounted return that followed. All are in the environment's reward units.
     """
     from kova.experiments.commands import evaluate as eval_command
 

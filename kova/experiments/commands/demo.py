@@ -13,6 +13,7 @@ from rich.table import Table
 
 from kova.experiments.evaluation import curves
 from kova.experiments.evaluation.play import Episode, play_as_valued
+from kova.experiments.evaluation.wording import UNITS
 from kova.experiments.files import check_folder
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
@@ -57,7 +58,9 @@ def run(out: Path, env: str, steps: int, seeds: int, console: Console, command: 
                 console.print(f"{stopped}; the same command continues there", highlight=False)
                 raise SystemExit(130) from None
             runs[label].append(path)
-    table = Table("agent", "return, last fifth", "area under the curve", "explained variance")
+    table = Table(
+        "agent", "return, last fifth", "area under the curve", "explained variance", caption=f"returns are {UNITS}"
+    )
     for label, paths in runs.items():
         table.add_row(label, _over_seeds(paths, _last_fifth), _over_seeds(paths, _area), _over_seeds(paths, _explained))
     picture = out / "demo.png"

@@ -11,7 +11,15 @@ from rich.progress import track
 
 from kova.experiments.errors import UsageError
 from kova.experiments.evaluation import video
-from kova.experiments.evaluation.play import mean_and_interval, play, uncertainty_correlation
+from kova.experiments.evaluation.play import (
+    Episode,
+    mean_and_interval,
+    play,
+    uncertainty_correlation,
+    value_at_start,
+    values_exploration,
+)
+from kova.experiments.evaluation.wording import UNITS, decimals, with_error
 from kova.experiments.files import is_folder
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import load
@@ -62,6 +70,12 @@ def run(
         highlight=False,
         soft_wrap=True,
     )
+    start = at_the_start(played)
+    if start is not None:
+        other = ""
+        if deterministic and values_exploration(model):
+            other = "; the value is that of the policy with its exploration (--stochastic)"
+        console.print(start + other, highlight=False, soft_wrap=True)
     correlation = uncertainty_correlation(played)
     if correlation is not None:
         rho, low, high = correlation
@@ -72,3 +86,18 @@ def run(
         )
     if video_file is not None:
         console.print(f"video: {video_file}", highlight=False, soft_wrap=True)
+
+
+def at_the_start(played: list[Episode]) -> str | None:
+    """Return what the critic expected of the episodes beside what they earned, if it says how sure it was."""
+    expected = value_at_start(played)
+    if expected is None:
+        return None
+    value, stddev = expected
+    mean, half = mean_and_interval([float(episode.realised[0]) for episode in played])
+    followed = f"{with_error(mean, half)} (95 % interval)" if len(played) > 1 else f"{mean:.{decimals(2 * stddev)}f}"
+    cut = ", cut off by the time limit" if any(episode.known == 0 for episode in played) else ""
+    return (
+        f"at the start: value {with_error(value, 2 * stddev)} (2σ), discounted return that followed {followed}{cut}, "
+        f"{UNITS}"
+    )

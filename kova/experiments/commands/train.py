@@ -13,6 +13,7 @@ from rich.table import Table
 from kova.experiments.errors import UsageError
 from kova.experiments.evaluation import curves
 from kova.experiments.evaluation.play import play_as_valued
+from kova.experiments.evaluation.wording import UNITS, decimals, with_error
 from kova.experiments.files import is_folder
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.progress import ProgressBar
@@ -157,7 +158,12 @@ def _conclude(config: RunConfig, directory: RunDirectory, console: Console) -> N
         table.add_row(f"return, last {len(last)} episodes", f"{last.mean():.1f}")
     table.add_row("return of one more episode", f"{episode.total:.1f}")
     if episode.mean is not None and episode.stddev is not None:
-        table.add_row("value of its first state", f"{episode.mean[0]:.2f} ± {2 * episode.stddev[0]:.2f} (2σ)")
+        value = with_error(episode.mean[0], 2 * episode.stddev[0])
+        cut = "" if episode.known else ", cut off by the time limit"
+        table.add_row("value of its first state", f"{value} (2σ)")
+        digits = decimals(2 * episode.stddev[0])
+        table.add_row("discounted return that followed", f"{episode.realised[0]:.{digits}f}{cut}")
     table.add_row("learning curve", str(picture))
     console.print(table, highlight=False)
+    console.print(f" returns and values are {UNITS}", highlight=False)
     console.print(f" play it: kova eval {shlex.quote(str(directory.path))}", highlight=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from kova.experiments.evaluation.play import Episode
+from kova.experiments.evaluation.wording import UNITS
 from kova.experiments.files import replacing
 from kova.experiments.runs.logs import read_rows
 
@@ -54,7 +55,7 @@ def save(path: Path, runs: Mapping[str, Sequence[Path]], episode: Episode | None
                 axes[0].plot(frames, returns, ".", color=colour, alpha=0.2, markersize=4, mec="none")
                 label = arm if index == 0 else None
                 axes[0].plot(frames, smoothed(returns), color=colour, label=label)
-        axes[0].set(xlabel="frames", ylabel="return of a training episode", title=title)
+        axes[0].set(xlabel="frames", ylabel=f"return of a training episode,\n{UNITS}", title=title)
         axes[0].xaxis.set_major_locator(MaxNLocator(6))
         axes[0].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes[0].legend(frameon=False)
@@ -73,14 +74,14 @@ def _band(axis: Any, episode: Episode) -> None:
     axis.fill_between(frames, low, high, color=COLOURS[0], alpha=0.25, lw=0, label="± 2σ of the value")
     axis.plot(frames, episode.mean, color=COLOURS[0], label="value, Kalman critic")
     known = episode.known
-    axis.plot(frames[:known], episode.realised[:known], color="0.3", lw=1, label="return that followed")
+    axis.plot(frames[:known], episode.realised[:known], color="0.3", lw=1, label="discounted return that followed")
     if known < episode.length:
         # The critic values what would have followed; the episode does not tell.
         style: dict[str, Any] = {"color": "0.6", "lw": 1, "ls": ":", "label": "… cut off by the time limit"}
         axis.plot(frames[max(known - 1, 0) :], episode.realised[max(known - 1, 0) :], **style)
     axis.set(
         xlabel="frame of an episode",
-        ylabel="value, discounted, in units of the reward",
+        ylabel=f"discounted return,\n{UNITS}",
         title="The value and its error band",
     )
     axis.legend(frameon=False)

@@ -78,8 +78,13 @@ def play(model: BaseAlgorithm, env: VecEnv, *, seed: int, deterministic: bool = 
 
 
 def play_as_valued(model: BaseAlgorithm, env: VecEnv, *, seed: int) -> Episode:
-    """Play one episode of the policy that the critic values: on-policy with its exploration, off-policy without."""
-    return play(model, env, seed=seed, deterministic=isinstance(model, OffPolicyAlgorithm))
+    """Play one episode of the policy that the critic values."""
+    return play(model, env, seed=seed, deterministic=not values_exploration(model))
+
+
+def values_exploration(model: BaseAlgorithm) -> bool:
+    """Return whether the critic values the policy with its exploration, as it does on-policy, or without."""
+    return not isinstance(model, OffPolicyAlgorithm)
 
 
 def value_trace(model: BaseAlgorithm, observations: list[Any], actions: list[Any]) -> tuple[Array | None, Array | None]:
@@ -107,6 +112,23 @@ def mean_and_interval(totals: list[float]) -> tuple[float, float]:
         return float(np.mean(totals)), float("nan")
     error = float(np.std(totals, ddof=1) / np.sqrt(len(totals)))
     return float(np.mean(totals)), error * float(stats.t.ppf(0.975, len(totals) - 1))
+
+
+def value_at_start(episodes: list[Episode]) -> tuple[float, float] | None:
+    """Return the mean value of the first frames and its standard deviation; none without an uncertainty.
+
+    The values of all first frames come from the same weights, so that their errors do not average out: the deviation
+    is the mean of theirs, and not smaller with more episodes.
+    """
+    first = [
+        (episode.mean[0], episode.stddev[0])
+        for episode in episodes
+        if episode.mean is not None and episode.stddev is not None
+    ]
+    if not first:
+        return None
+    mean, stddev = np.mean(first, axis=0)
+    return float(mean), float(stddev)
 
 
 def uncertainty_correlation(episodes: list[Episode]) -> tuple[float, float, float] | None:

@@ -1,4 +1,4 @@
-"""A video of an episode in which the value and its 2σ band run along the bottom."""
+"""A video of an episode in which the value and its 2σ band run along the bottom, as the environment pays."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from PIL import Image, ImageDraw, ImageFont
 
 from kova.experiments.errors import UsageError
 from kova.experiments.evaluation.play import Episode
+from kova.experiments.evaluation.wording import UNITS, decimals
 from kova.experiments.files import check_file, replacing
 
 #: Pillow's own font has no σ.
 FONT = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
 BAND, LINE, CURSOR, INK = (253, 208, 162), (217, 95, 2), (27, 158, 119), (60, 60, 60)
+#: Shares of the first line that the range and the present value may take.
+RANGE, NOW = 0.65, 0.3
 
 Frame = npt.NDArray[np.uint8]
 
@@ -64,12 +67,13 @@ class Strip:
         # Pictures are from 200 to 1000 pixels wide; the text scales with them.
         self._size = int(np.clip(self._width / 32, 11, 28))
         self._font = ImageFont.truetype(FONT, self._size)
-        self._margin, self._top = self._size // 2, 2 * self._size
-        self._height = 7 * self._size
+        # Two lines of text are above the band.
+        self._margin, self._top = self._size // 2, 3 * self._size
+        self._height = 8 * self._size
         self._canvas = Image.new("RGB", (self._width, self._height), "white")
         self._x = np.linspace(self._margin, self._width - self._margin, episode.length)
         if episode.mean is None or episode.stddev is None:
-            self._write(self._canvas, "this critic keeps no uncertainty", INK)
+            self._write(self._canvas, "this critic keeps no uncertainty", INK, share=1.0)
         else:
             self._draw_band(episode.mean, episode.stddev)
 
@@ -80,13 +84,19 @@ class Strip:
         if mean is not None and stddev is not None:
             x = self._x[index]
             ImageDraw.Draw(now).line([(x, self._top), (x, self._height - self._margin)], fill=CURSOR, width=2)
-            self._write(now, f"{mean[index]:.1f} ± {2 * stddev[index]:.1f}", CURSOR, right=True)
+            digits = self._digits
+            self._write(now, f"{mean[index]:.{digits}f} ± {2 * stddev[index]:.{digits}f}", CURSOR, share=NOW)
         return np.asarray(now)
 
     def _draw_band(self, mean: npt.NDArray[np.float64], stddev: npt.NDArray[np.float64]) -> None:
         upper, lower = mean + 2 * stddev, mean - 2 * stddev
         low, high = float(lower.min()), float(upper.max())
-        self._write(self._canvas, f"value ± 2σ, from {low:.1f} to {high:.1f}", INK)
+        # The same for every frame: text that changes its length cannot be read.
+        self._digits = decimals(2 * float(np.median(stddev)))
+        self._write(
+            self._canvas, f"value ± 2σ, from {low:.{self._digits}f} to {high:.{self._digits}f}", INK, share=RANGE
+        )
+        self._write(self._canvas, f"discounted return, {UNITS}", INK, share=1.0, line=1)
         bottom, tall = self._height - self._margin, self._height - self._margin - self._top
 
         def y(values: Any) -> Any:
@@ -98,9 +108,14 @@ class Strip:
             draw.polygon(outline, fill=BAND)
             draw.line(list(zip(self._x, y(mean), strict=True)), fill=LINE, width=max(2, self._size // 8))
 
-    def _write(self, canvas: Image.Image, text: str, ink: tuple[int, int, int], *, right: bool = False) -> None:
-        x, anchor = (self._width - self._margin, "ra") if right else (self._margin, "la")
-        ImageDraw.Draw(canvas).text((x, self._margin // 2), text, fill=ink, font=self._font, anchor=anchor)
+    def _write(self, canvas: Image.Image, text: str, ink: tuple[int, int, int], *, share: float, line: int = 0) -> None:
+        """Write a text into a share of a line: what is in the colour of the cursor at its end, other at its start."""
+        x, anchor = (self._width - self._margin, "ra") if ink is CURSOR else (self._margin, "la")
+        wide = share * (self._width - 2 * self._margin)
+        # Pictures may be narrower than the words.
+        size = max(1.0, self._size * min(1.0, wide / self._font.getlength(text)))
+        y = self._margin // 2 + line * self._size * 5 // 4
+        ImageDraw.Draw(canvas).text((x, y), text, fill=ink, font=ImageFont.truetype(FONT, size), anchor=anchor)
 
 
 def _even(frame: Frame) -> Frame:

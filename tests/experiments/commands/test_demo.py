@@ -13,6 +13,7 @@ def test_the_demo_ends_with_a_table_and_a_picture_and_goes_on_where_it_was(tmp_p
     text = console.export_text()
     assert "A2C, Kalman critic" in text
     assert "A2C, Stable-Baselines3" in text
+    assert "returns are in the environment's reward units" in text
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     runs = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
     assert runs == ["a2c-CartPole-v1-2048-kova-seed0", "a2c-CartPole-v1-2048-upstream-seed0"]

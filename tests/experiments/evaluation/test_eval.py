@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import imageio.v2 as imageio
+import matplotlib as mpl
 import numpy as np
 import pytest
 import scipy.stats
@@ -14,11 +15,14 @@ from stable_baselines3.common.vec_env import VecFrameStack
 from typer.testing import CliRunner
 
 from kova.cli import app
-from kova.experiments.evaluation import video
-from kova.experiments.evaluation.play import Episode, mean_and_interval, play, uncertainty_correlation
+from kova.experiments.commands.evaluate import at_the_start
+from kova.experiments.evaluation import curves, video
+from kova.experiments.evaluation.play import Episode, mean_and_interval, play, uncertainty_correlation, value_at_start
+from kova.experiments.evaluation.wording import with_error
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
-from kova.experiments.runs.training import build
+from kova.experiments.runs.run_directory import RunDirectory
+from kova.experiments.runs.training import build, load
 
 runner = CliRunner()
 
@@ -38,6 +42,7 @@ def trained(request, tmp_path_factory) -> Path:
     assert result.exit_code == 0, result.output
     assert max(len(line) for line in result.output.splitlines()) <= 80
     assert f"kova eval {run}" in result.output
+    assert "returns and values are in the environment's reward units" in result.output
     return run
 
 
@@ -82,6 +87,31 @@ def test_a_picture_of_any_size_gets_a_strip(tmp_path: Path):
             assert reader.get_data(0).shape[1] == width + width % 2
 
 
+def test_the_words_of_a_strip_fit_and_do_not_touch():
+    for width in (120, 210, 600, 1201):
+        frames = [np.zeros((21, width, 3), np.uint8)]
+        length = 30
+        mean, deviations = np.linspace(-12345.0, -300.0, length), np.full(length, 80.0)
+        strip = video.Strip(Episode(1.0, mean, mean, deviations, frames * length, length)).at(0)
+        size = int(np.clip(width / 32, 11, 28))
+        ink = (strip < 200).any(axis=2)
+        first, second = ink[: size * 5 // 4], ink[size * 3 // 2 : 5 * size // 2]
+        assert first.any()
+        assert second.any()
+        for line in (first, second):
+            assert not line[:, : size // 4].any()
+            assert not line[:, -(size // 4) :].any()
+        # The gap between the range and the present value.
+        assert not first[:, int(0.67 * width) : int(0.69 * width)].any()
+
+
+def test_a_number_has_the_digits_of_its_error():
+    assert with_error(-1234.567, 75.3) == "-1235 ± 75"
+    assert with_error(44.123, 3.04) == "44.1 ± 3.0"
+    assert with_error(0.00123, 0.00045) == "0.00123 ± 0.00045"
+    assert with_error(7.0, 0.0) == "7.00 ± 0.00"
+
+
 def test_the_interval_is_students():
     mean, half = mean_and_interval([1.0, 2.0, 3.0])
     assert mean == 2.0
@@ -93,6 +123,49 @@ def test_the_learning_curve_is_a_picture(trained: Path):
     picture = np.asarray(imageio.imread(trained / "curves.png"))
     assert picture.shape[0] == 480
     assert {path.name for path in trained.glob(".*")} <= {".lock"}
+
+
+def test_the_pictures_say_in_which_units_they_are(trained: Path, tmp_path: Path):
+    values = np.array([3.0, 2.0, 1.0])
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        curves.save(tmp_path / "c.svg", {"arm": [trained]}, Episode(3.0, values, values, values, [], 3), "title")
+    # Lines of a label are texts of their own.
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "c.svg").read_text())
+    assert words.count("in the environment's reward units") == 2
+    assert {"return of a training episode,", "discounted return,", "discounted return that followed"} <= set(words)
+
+
+def test_eval_prints_the_value_at_the_start_beside_what_followed(trained: Path):
+    directory = RunDirectory(trained)
+    model, env = load(directory.config().changed(n_envs=1), directory.latest_checkpoint())
+    output = runner.invoke(app, ["eval", str(trained), "--episodes", "3"]).output
+    if directory.config().critic["optimizer"] != "kova":
+        assert "at the start" not in output
+        return
+    played = [play(model, env, seed=seed) for seed in range(3)]
+    value, error = (np.mean([getattr(episode, name)[0] for episode in played]) for name in ("mean", "stddev"))
+    followed = with_error(*mean_and_interval([episode.realised[0] for episode in played]))
+    assert (
+        f"at the start: value {with_error(value, 2 * error)} (2σ), discounted return that followed {followed} "
+        "(95 % interval), in the environment's reward units; the value is that of the policy with its exploration "
+        "(--stochastic)\n"
+    ) in output
+    alone = runner.invoke(app, ["eval", str(trained), "--episodes", "1", "--stochastic"]).output
+    assert re.search(r"that followed [\d.]+, in the environment's reward units\n", alone), alone
+
+
+def test_the_error_at_the_start_does_not_average_out():
+    episodes = [Episode(0.0, np.zeros(2), np.full(2, mean), np.full(2, 3.0), [], 2) for mean in (1.0, 2.0, 6.0)]
+    assert value_at_start(episodes) == (3.0, 3.0)
+    assert "value 3.0 ± 6.0 (2σ)" in at_the_start(episodes)
+    assert value_at_start([Episode(0.0, np.zeros(2), None, None, [], 2)]) is None
+
+
+@pytest.mark.parametrize(("known", "said"), [(0, True), (1, False)])
+def test_a_return_that_the_time_limit_cut_is_called_so(known, said):
+    """The critic values what would have followed, too."""
+    played = [Episode(1.0, np.ones(2), np.ones(2), np.ones(2), [], frames) for frames in (2, known)]
+    assert ("cut off by the time limit" in at_the_start(played)) == said
 
 
 def episode_with(errors: np.ndarray, deviations: np.ndarray, known: int | None = None) -> Episode:
