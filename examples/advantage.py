@@ -43,7 +43,8 @@ def main(updates: int = 150) -> float:
     for action in range(3):
         chosen = torch.full((9,), action)
         exact = values[:, action] - (policy * values).sum(1)
-        found = optimizer.predict({"state": state, "action": chosen, "policy": policy})
+        # P_n is a share of the labels' variance; how far they scattered puts σ on their scale.
+        found = optimizer.predict({"state": state, "action": chosen, "policy": policy}, calibrated=True)
         worst = max(worst, float((found.mean - exact).abs().max()))
         for row in (0, 4, 8):
             learned = f"{found.mean[row]:10.2f} ± {2 * found.stddev[row]:.2f}"

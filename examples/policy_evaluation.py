@@ -1,4 +1,9 @@
-"""The value of a policy with its error bar, in twenty lines: Pendulum under random torques."""
+"""The value of a policy in twenty lines: Pendulum under random torques, as its rewards are paid.
+
+Exact, by rollouts, are -9.6 upright and -95.1 hanging. Random torques soon leave the upright state, and the network
+fills in from its neighbours. σ would not tell: the labels of an episode share their rewards, which P takes for
+independent. So no bar is printed.
+"""
 
 import gymnasium as gym
 import numpy as np

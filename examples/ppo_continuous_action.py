@@ -83,10 +83,18 @@ def main(env_name: str = "InvertedPendulum-v5", steps: int = 512, horizon: int =
         for batch in torch.randperm(horizon).split(256):
             report = critic_optimizer.step(u[batch], labels[batch], ratio=(log_prob[batch] - new[batch]).exp())
 
-    value = critic_optimizer.predict(u[:1])
+    # Rewards are normalised, and MaxRatio's noise is a weight: both value and σ are put on the scale of what is paid.
+    unit = np.sqrt(env.return_rms.var + env.epsilon)
+    value = critic_optimizer.predict(u[:1], calibrated=True)
+    mean, deviation, error = (
+        unit * value.mean.item(),
+        unit * value.stddev.item(),
+        unit * (2 * report.loss.item()) ** 0.5,
+    )
     mean_return = float(np.mean(returns_seen[-20:]))
     print(f"return {mean_return:.1f} over the last {len(returns_seen[-20:])} episodes")
-    print(f"V = {value.mean.item():.2f} ± {2 * value.stddev.item():.2f}, mean squared error {2 * report.loss:.3f}")
+    print(f"value {mean:.1f} ± {2 * deviation:.1f} (2σ), root-mean-square error of the last batch {error:.1f}")
+    print("returns, value and error are in the environment's reward units")
     return mean_return
 
 

@@ -30,7 +30,8 @@ def main(episodes: int = 200) -> float:
     rng = random.Random(0)
     critic = nn.Linear(STATES, 1)
     nn.init.constant_(critic.weight, 0.5)
-    # A return is 0 or 1: its variance is at most 1/4, and samples of one episode repeat each other.
+    # A return is 0 or 1: its variance is at most 1/4, and samples of one episode repeat each other. Ten times as much
+    # noise makes up for that, and σ is meant as it is.
     optimizer = kova.KOVA(critic, evolution=kova.Static(), noise=kova.ConstantNoise(2.5), prior_variance=0.25)
     for _ in range(episodes):
         states, returns = episode(rng)

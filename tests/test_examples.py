@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -23,6 +25,28 @@ def test_an_example_runs_from_the_shell(path):
 @pytest.mark.parametrize(("name", "bound"), [("state_value", 0.12), ("action_value", 0.05), ("advantage", 0.4)])
 def test_an_example_finds_the_known_answer(name, bound):
     assert runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]() < bound
+
+
+@pytest.mark.parametrize("name", ["state_value", "advantage"])
+def test_a_printed_bar_tells_where_the_exact_value_is(name, capsys):
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]()
+    rows = re.findall(r"(-?\d+\.\d\d) +(-?\d+\.\d\d) ± (\d+\.\d\d)", capsys.readouterr().out)
+    exact, learned, bars = np.array(rows, dtype=float).T
+    assert len(rows) >= 7
+    assert (np.abs(learned - exact) <= bars + 0.01).mean() > 0.8
+    # And a bar that holds everything would tell nothing.
+    assert np.median(bars) < 0.5 * np.std(exact)
+
+
+def test_ppos_value_is_paid_and_its_bar_is_no_larger_than_what_is_unknown(capsys):
+    """InvertedPendulum pays 1 a frame; an untrained agent holds it for some ten of them."""
+    earned = runpy.run_path(str(EXAMPLES / "ppo_continuous_action.py"))["main"]()
+    value, bar, error = map(
+        float,
+        re.search(r"value (\S+) ± (\S+) \(2σ\), root-mean-square error .* (\S+)\n", capsys.readouterr().out).groups(),
+    )
+    assert 0.25 * earned < value < 4.0 * earned
+    assert bar < 2.0 * error
 
 
 def test_a_policy_is_evaluated_in_twenty_lines():
