@@ -21,6 +21,26 @@ from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.expressions import suggestion
 
 
+class Environments(DummyVecEnv):
+    """Environments one after the other, whose infos are handed out as they are.
+
+    Upstream copies them deeply: 8 % of a run of A2C on Ant. An environment makes new ones in every step.
+    """
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step every environment, and begin again where an episode ended."""
+        for index, env in enumerate(self.envs):
+            observation, reward, terminated, truncated, info = env.step(self.actions[index])
+            self.buf_rews[index], self.buf_dones[index] = float(reward), terminated or truncated
+            info["TimeLimit.truncated"] = truncated and not terminated
+            if self.buf_dones[index]:
+                info["terminal_observation"] = observation
+                observation, self.reset_infos[index] = env.reset()
+            self.buf_infos[index] = info
+            self._save_obs(index, observation)
+        return self._obs_from_buf(), self.buf_rews.copy(), self.buf_dones.copy(), list(self.buf_infos)
+
+
 class WithoutTimeLimitBootstrap(VecEnvWrapper):
     """Treats the end of the time limit as an end of the task, as OpenAI baselines did."""
 
@@ -42,7 +62,7 @@ def make(config: RunConfig, render_mode: str | None = None) -> VecEnv:
     Raises:
         UsageError: The environment does not exist or cannot be made.
     """
-    env: VecEnv = DummyVecEnv([_maker(config.env, render_mode) for _ in range(config.n_envs)])
+    env: VecEnv = Environments([_maker(config.env, render_mode) for _ in range(config.n_envs)])
     if is_image_space(env.observation_space):
         env = VecTransposeImage(env)
     return env if config.time_limit_bootstrap else WithoutTimeLimitBootstrap(env)
