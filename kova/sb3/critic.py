@@ -22,6 +22,7 @@ from kova.optimizer import KOVA
 from kova.sb3 import upstream
 from kova.sb3.adam import AdamCritic, AdamReport
 from kova.sb3.restore import unchanged_on_error
+from kova.sb3.returns import ReturnBands
 from kova.step_report import StepReport
 from kova.suggest import suggestion
 from kova.units import LabelUnits, RawUnits
@@ -32,7 +33,7 @@ Critic = Literal["kova", "adam"]
 ENTRY = "critic_optimizer"
 
 
-class CriticMixin(BaseAlgorithm):
+class CriticMixin(ReturnBands):
     """A Stable-Baselines3 algorithm whose value function is optimised by :class:`kova.KOVA`.
 
     When the policy changes, θ and P carry over: the filter lives as long as the algorithm.
@@ -82,7 +83,7 @@ class CriticMixin(BaseAlgorithm):
         self.critic_kwargs = _checked(critic_kwargs or {})
         # ``load`` builds the model unset and then brings the attributes back; a plain checkpoint has none of ours.
         self._without_filter = not _init_setup_model
-        super().__init__(*args, _init_setup_model=_init_setup_model, **kwargs)  # type: ignore[call-arg]
+        super().__init__(*args, _init_setup_model=_init_setup_model, **kwargs)
 
     @classmethod
     def check_noise(cls, name: str, noise: Noise) -> None:

@@ -116,6 +116,12 @@ class DDPG(OffPolicyCritic, stable_baselines3.DDPG):
         actions: Tensor = self.actor_target(batch.next_observations)
         return actions.clamp(-1, 1)
 
+    def _action_value(self, inputs: Any) -> Tensor:
+        return action_value(self.critic, inputs)
+
+    def _policy_value(self, observations: Any) -> Tensor:
+        return action_value(self.critic, (observations, self.actor(observations)))
+
     def _follow(self, batch: ReplayBufferSamples) -> None:
         """Move the actor uphill on Q, and the target networks after both."""
         loss = -self.critic.q1_forward(batch.observations, self.actor(batch.observations)).mean()

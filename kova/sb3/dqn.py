@@ -94,6 +94,13 @@ class DQN(OffPolicyCritic, stable_baselines3.DQN):
         values: Tensor = self.q_net_target(batch.next_observations)
         return values.argmax(dim=1, keepdim=True)
 
+    def _action_value(self, inputs: Any) -> Tensor:
+        return chosen_value(self.q_net, inputs)
+
+    def _policy_value(self, observations: Any) -> Tensor:
+        values: Tensor = self.q_net(observations)
+        return values.amax(dim=1, keepdim=True)
+
     def _update_learning_rates(self) -> None:
         if self.critic_type == "adam":
             upstream.follow_schedule(self, self.policy.optimizer)

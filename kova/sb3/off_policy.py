@@ -16,6 +16,7 @@ from kova.optimizer import KOVA
 from kova.sb3 import upstream
 from kova.sb3.adam import AdamCritic, AdamReport
 from kova.sb3.critic import CriticMixin
+from kova.sb3.returns import ReturnBand
 from kova.sb3.reward_unit import as_paid
 from kova.sb3.value_functions import has_running_statistics
 from kova.step_report import StepReport
@@ -136,6 +137,48 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
         actions = torch.as_tensor(self._stored_actions(np.asarray(action)), device=self.device)
         value = self._filter().predict((observations, actions), calibrated=calibrated)
         return as_paid(value, self.get_vec_normalize_env())
+
+    @torch.no_grad()
+    def predict_return(
+        self, observation: np.ndarray | dict[str, np.ndarray], action: np.ndarray, *, level: float = 0.9
+    ) -> ReturnBand:
+        """Return the band in which the discounted return after (s, a) will lie, for the policy as it explores.
+
+        The level is kept by what followed earlier frames of the training, not by P: the control arm has the band too.
+        See :class:`kova.conformal.ConformalBand` for what holds.
+
+        Args:
+            observation: One or N observations, as ``predict`` takes them.
+            action: One or N actions, as ``predict`` returns them.
+            level: Share of the returns that lie inside.
+
+        Raises:
+            TypeError: ``level`` is not a number.
+            ValueError: It is not between 0 and 1.
+        """
+        self.policy.set_training_mode(False)
+        return self._banded(self._chosen_value(observation, self._stored_actions(np.asarray(action))), level)
+
+    @torch.no_grad()
+    def _values_seen(self, seen: dict[str, Any]) -> Tensor:
+        taken = np.asarray(seen["buffer_actions"])
+        return self._chosen_value(upstream.last_observation(self), taken.reshape(len(taken), -1))
+
+    @torch.no_grad()
+    def _value_ahead(self, observation: Any) -> Tensor:
+        return self._policy_value(self.policy.obs_to_tensor(observation)[0])
+
+    def _chosen_value(self, observation: Any, stored_actions: np.ndarray) -> Tensor:
+        observations = self.policy.obs_to_tensor(observation)[0]
+        return self._action_value((observations, torch.as_tensor(stored_actions, device=self.device)))
+
+    @abstractmethod
+    def _action_value(self, inputs: Any) -> Tensor:
+        """Return Q(s, a), (N, 1), of observations and actions as the replay buffer holds them."""
+
+    @abstractmethod
+    def _policy_value(self, observations: Any) -> Tensor:
+        """Return Q(s, π(s)), (N, 1), of the policy without exploration."""
 
     @abstractmethod
     def _stored_actions(self, action: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from kova import _checks
 from kova.optimizer import KOVA
 from kova.sb3 import extractors, replica_labels, upstream
 from kova.sb3.critic import CriticMixin, critic_generator
+from kova.sb3.returns import ReturnBand
 from kova.sb3.reward_unit import as_paid
 from kova.sb3.value_functions import StateValue, shares_with_actor
 
@@ -211,6 +212,32 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         inputs: Any = self.policy.obs_to_tensor(observation)[0]
         value = self._filter().predict(inputs, calibrated=calibrated)
         return as_paid(value, self.get_vec_normalize_env())
+
+    @torch.no_grad()
+    def predict_return(self, observation: np.ndarray | dict[str, np.ndarray], *, level: float = 0.9) -> ReturnBand:
+        """Return the band in which the discounted return from s on will lie, for the policy as it behaves in training.
+
+        The level is kept by what followed earlier frames of the training, not by P: the control arm has the band too.
+        See :class:`kova.conformal.ConformalBand` for what holds.
+
+        Args:
+            observation: One or N observations, as ``predict`` takes them.
+            level: Share of the returns that lie inside.
+
+        Raises:
+            TypeError: ``level`` is not a number.
+            ValueError: It is not between 0 and 1.
+        """
+        self.policy.set_training_mode(False)
+        return self._banded(self.policy.predict_values(self.policy.obs_to_tensor(observation)[0]), level)
+
+    def _values_seen(self, seen: dict[str, Any]) -> Tensor:
+        values: Tensor = seen["values"]
+        return values
+
+    @torch.no_grad()
+    def _value_ahead(self, observation: Any) -> Tensor:
+        return self.policy.predict_values(self.policy.obs_to_tensor(observation)[0])
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed everything upstream seeds, and the order of the critic's minibatches."""
