@@ -1,6 +1,7 @@
 """The band that follows its own misses: against known distributions, its identity, and its snapshots."""
 
 import copy
+import itertools
 import json
 import math
 import pickle
@@ -86,7 +87,7 @@ def test_levels_are_nested():
     band = ConformalBand()
     played(band, [draw.gauss(0.0, 1.0) for _ in range(600)])
     bands = [band.bounds(level) for level in (0.5, 0.8, 0.9, 0.95)]
-    assert all(outer[0] < inner[0] < inner[1] < outer[1] for inner, outer in zip(bands, bands[1:], strict=False))
+    assert all(outer[0] < inner[0] < inner[1] < outer[1] for inner, outer in itertools.pairwise(bands))
     assert band.bounds(0.9) == band.bounds()
 
 
