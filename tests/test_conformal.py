@@ -131,7 +131,7 @@ DAMAGED = [
     {"level": 2.0},
     {"scores": [math.nan]},
     {"scores": [math.inf]},
-    {"scores": [0.0] * 501},
+    {"scores": [0.0] * 701},
     {"scores": 3},
     {"widening": [0.0]},
     {"widening": [0.0, 9.0]},
