@@ -197,9 +197,9 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         """Return the distribution of V(s) under the posterior, one Normal of shape (N,).
 
         It is in the units in which the environment pays: where ``VecNormalize`` divides rewards, the value is
-        multiplied by what they are divided by now. A model without an environment, as ``load`` without ``env`` gives
-        it, does not know that number and answers in the critic's own units, as ``critic_optimizer.predict`` always
-        does.
+        multiplied by what they are divided by now, or, of a model without an environment, as ``load`` without ``env``
+        gives it, by what they were divided by in its last training. ``critic_optimizer.predict`` is in the critic's own
+        units.
 
         Args:
             observation: One or N observations, as ``predict`` takes them.
@@ -211,7 +211,7 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         self.policy.set_training_mode(False)
         inputs: Any = self.policy.obs_to_tensor(observation)[0]
         value = self._filter().predict(inputs, calibrated=calibrated)
-        return as_paid(value, self.get_vec_normalize_env())
+        return as_paid(value, self._unit())
 
     @torch.no_grad()
     def predict_return(self, observation: np.ndarray | dict[str, np.ndarray], *, level: float = 0.9) -> ReturnBand:

@@ -73,6 +73,7 @@ class ReturnBands(BaseAlgorithm):
         return ReturnBand(value, value + low, value + high, float(level))
 
     def _unit(self) -> float:
+        """Return what a reward that the critic sees is worth as the environment pays it, as far as is known."""
         normalised = self.get_vec_normalize_env()
         return self._reward_unit if normalised is None else reward_unit(normalised)
 
@@ -122,6 +123,9 @@ class FollowReturns(BaseCallback):
         if last is None or not self._pending.waits_for(environment):
             return float("nan")
         return reward_unit(self._normalised) * float(self._algorithm._value_ahead(last))
+
+    def _on_training_end(self) -> None:
+        self._algorithm._reward_unit = reward_unit(self._normalised)
 
     def _on_rollout_end(self) -> None:
         coverage = self._algorithm.return_band.coverage

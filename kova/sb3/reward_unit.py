@@ -20,12 +20,6 @@ def reward_unit(env: VecEnv | None) -> float:
     return float(np.sqrt(normaliser.ret_rms.var + normaliser.epsilon))
 
 
-def as_paid(value: Normal, env: VecEnv | None) -> Normal:
-    """Return a value of the critic in the environment's own units.
-
-    Args:
-        value: In the critic's units.
-        env: As for :func:`reward_unit`.
-    """
-    unit = reward_unit(env)
+def as_paid(value: Normal, unit: float) -> Normal:
+    """Return a value of the critic, in the critic's units, in the environment's own."""
     return Normal(unit * value.mean, unit * value.stddev)

@@ -7,7 +7,7 @@ stand here are methods that our classes define because upstream calls them under
 - ``_excluded_save_params``: attributes that ``save`` leaves out (``CriticMixin``, ``OnPolicyCritic``, ``ThompsonDQN``).
 - ``_get_torch_save_params``: what ``save`` keeps as state dicts (``CriticMixin``).
 - ``_init_callback``: makes the callback of a training; ours puts one of its own before the user's (``ReturnBands``).
-- ``_on_step``, ``_on_training_start``, ``_on_rollout_end``: a callback's (``FollowReturns``).
+- ``_on_step``, ``_on_training_start``, ``_on_training_end``, ``_on_rollout_end``: a callback's (``FollowReturns``).
 - ``_on_step``: called after every step of the environment (``PosteriorDQN``).
 - ``_init_setup_model``: the constructor's argument by which ``load`` postpones ``_setup_model`` (``CriticMixin``).
 """

@@ -40,6 +40,7 @@ def test_labels_are_those_of_the_rollout_with_noise_of_its_own_for_every_reward(
     buffer, filter_ = model.rollout_buffer, model.critic_optimizer
     buffer.reset()
     _, callback = model._setup_learn(128)
+    callback.on_training_start({}, {})
     model.collect_rollouts(model.env, callback, buffer, 64)
     filter_._replicas = Replicas(COUNT, torch.zeros(COUNT, filter_.covariance.dim))
     last = model.policy.obs_to_tensor(upstream.last_observation(model))[0]
@@ -65,6 +66,7 @@ def test_replicas_bootstrap_from_their_own_values():
     buffer, filter_ = model.rollout_buffer, model.critic_optimizer
     buffer.reset()
     _, callback = model._setup_learn(64)
+    callback.on_training_start({}, {})
     model.collect_rollouts(model.env, callback, buffer, 32)
     last = model.policy.obs_to_tensor(upstream.last_observation(model))[0]
     with torch.no_grad():

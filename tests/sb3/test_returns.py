@@ -114,7 +114,7 @@ class Story(BaseCallback):
 
     def _value(self, observation):
         chosen = [self.locals["actions"]] if isinstance(self.model, DQN) else []
-        return float(self.model.predict_value(observation, *chosen).mean[0])
+        return float(self.model.predict_value(observation, *chosen).mean[0]) / self._unit_now()
 
     def _on_step(self):
         env, info = self.model.get_vec_normalize_env(), self.locals["infos"][0]
@@ -131,7 +131,7 @@ class Story(BaseCallback):
         if not isinstance(self.model, DQN):
             return self._unit * self._value(last)
         both = self.model.predict_value(np.stack([last, last]), np.arange(2)).mean
-        return self._unit * float(both.max())
+        return float(both.max())
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -211,7 +211,10 @@ def test_values_are_in_the_environments_units(algorithm):
     given = value_arguments(model, observations(model, 4), 4)
     unit = math.sqrt(env.ret_rms.var + env.epsilon)
     assert abs(unit - 1.0) > 0.1
-    torch.testing.assert_close(model.predict_return(*given).value, unit * model.predict_value(*given).mean.double())
+    value = model.predict_return(*given).value
+    torch.testing.assert_close(value, model.predict_value(*given).mean.double())
+    model.get_vec_normalize_env().norm_reward = False
+    torch.testing.assert_close(value, unit * model.predict_value(*given).mean.double())
 
 
 def test_one_observation_is_enough():

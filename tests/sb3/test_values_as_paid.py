@@ -75,7 +75,7 @@ def test_the_normalisation_is_found_below_other_wrappers():
 
 
 @pytest.mark.parametrize("algorithm", [PPO, DDPG])
-def test_a_loaded_model_says_the_same_with_its_environment_and_the_critics_own_without(algorithm, tmp_path):
+def test_a_loaded_model_says_the_same_with_its_environment_and_without(algorithm, tmp_path):
     env = normalised(algorithm)
     model = make(algorithm, env, gamma=0.9).learn(STEPS)
     arguments = asked(model)
@@ -87,7 +87,8 @@ def test_a_loaded_model_says_the_same_with_its_environment_and_the_critics_own_w
     assert torch.equal(again.mean, value.mean)
     assert torch.equal(again.stddev, value.stddev)
     alone = algorithm.load(tmp_path / "model", device="cpu")
-    assert_multiplied(value, alone.predict_value(*arguments), reward_unit(env))
+    assert reward_unit(env) != 1.0
+    assert torch.equal(alone.predict_value(*arguments).mean, value.mean)
     alone.set_env(saved)
     assert torch.equal(alone.predict_value(*arguments).mean, value.mean)
 
