@@ -12,7 +12,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from kova.experiments.evaluation.play import Episode
+from kova.experiments.evaluation.play import RETURN_LEVEL, Episode
 from kova.experiments.evaluation.wording import UNITS
 from kova.experiments.files import replacing
 from kova.experiments.runs.logs import read_rows
@@ -70,8 +70,11 @@ def _band(axis: Any, episode: Episode) -> None:
     assert episode.mean is not None
     assert episode.stddev is not None
     frames = np.arange(episode.length)
+    if episode.low is not None and episode.high is not None:
+        label = f"{RETURN_LEVEL:.0%} of returns"
+        axis.fill_between(frames, episode.low, episode.high, color=COLOURS[1], alpha=0.15, lw=0, label=label)
     low, high = episode.mean - 2 * episode.stddev, episode.mean + 2 * episode.stddev
-    axis.fill_between(frames, low, high, color=COLOURS[0], alpha=0.25, lw=0, label="± 2σ of the value")
+    axis.fill_between(frames, low, high, color=COLOURS[0], alpha=0.35, lw=0, label="± 2σ of the value")
     axis.plot(frames, episode.mean, color=COLOURS[0], label="value, Kalman critic")
     known = episode.known
     axis.plot(frames[:known], episode.realised[:known], color="0.3", lw=1, label="discounted return that followed")
@@ -82,6 +85,6 @@ def _band(axis: Any, episode: Episode) -> None:
     axis.set(
         xlabel="frame of an episode",
         ylabel=f"discounted return,\n{UNITS}",
-        title="The value and its error band",
+        title="The value, its error, and where returns fall",
     )
     axis.legend(frameon=False)

@@ -13,7 +13,6 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from kova.optimizer import KOVA
-from kova.sb3.critic import CriticMixin
 from kova.sb3.off_policy import OffPolicyCritic
 from kova.sb3.on_policy import OnPolicyCritic
 
@@ -22,6 +21,8 @@ Array = npt.NDArray[np.float64]
 #: Share of a return that may lie beyond a time limit for it still to count as known.
 UNKNOWN = 0.05
 RESAMPLES = 1_000
+#: Of the band of the return.
+RETURN_LEVEL = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,8 @@ class Episode:
         stddev: Its standard deviation.
         frames: Pictures, if the environment renders.
         known: Frames from the start whose return is known: all, or those far from the time limit that cut it.
+        low: Lower end of the band that holds nine returns of ten, if the critic keeps one and has seen enough returns.
+        high: Its upper end.
     """
 
     total: float
@@ -43,6 +46,8 @@ class Episode:
     stddev: Array | None
     frames: list[npt.NDArray[np.uint8]]
     known: int
+    low: Array | None = None
+    high: Array | None = None
 
     @property
     def length(self) -> int:
@@ -68,13 +73,15 @@ def play(model: BaseAlgorithm, env: VecEnv, *, seed: int, deterministic: bool = 
         rewards.append(float(_paid(normaliser, reward)[0]))
         if done[0]:
             break
-    mean, stddev = value_trace(model, observations, actions)
+    asked = _asked(model, observations, actions)
+    mean, stddev = value_trace(model, asked)
+    low, high = return_trace(model, asked)
     total = float(infos[0]["episode"]["r"])
     gamma: float = model.gamma  # type: ignore[attr-defined]
     known = len(rewards)
     if infos[0].get("TimeLimit.truncated", False) and gamma < 1.0:
         known = max(0, known - round(np.log(UNKNOWN) / np.log(gamma)))
-    return Episode(total, _discounted(rewards, gamma), mean, stddev, frames, known)
+    return Episode(total, _discounted(rewards, gamma), mean, stddev, frames, known, low, high)
 
 
 def play_as_valued(model: BaseAlgorithm, env: VecEnv, *, seed: int) -> Episode:
@@ -87,23 +94,33 @@ def values_exploration(model: BaseAlgorithm) -> bool:
     return not isinstance(model, OffPolicyAlgorithm)
 
 
-def value_trace(model: BaseAlgorithm, observations: list[Any], actions: list[Any]) -> tuple[Array | None, Array | None]:
-    """Return mean and standard deviation of the value along an episode; none for a critic without uncertainty.
-
-    Both are in the units in which the model's environment pays.
-    """
-    if not isinstance(model, CriticMixin) or not isinstance(model.critic_optimizer, KOVA):
-        return None, None
+def _asked(model: BaseAlgorithm, observations: list[Any], actions: list[Any]) -> tuple[Any, ...]:
+    """Return what the model's critic is asked about: states, or states and actions."""
     if isinstance(observations[0], dict):
         batch: Any = {key: np.concatenate([item[key] for item in observations]) for key in observations[0]}
     else:
         batch = np.concatenate(observations)
-    if isinstance(model, OnPolicyCritic):
-        value = model.predict_value(batch, calibrated=True)
-    else:
-        assert isinstance(model, OffPolicyCritic)
-        value = model.predict_value(batch, np.concatenate(actions), calibrated=True)
+    return (batch, np.concatenate(actions)) if isinstance(model, OffPolicyCritic) else (batch,)
+
+
+def value_trace(model: BaseAlgorithm, asked: tuple[Any, ...]) -> tuple[Array | None, Array | None]:
+    """Return mean and standard deviation of the value along an episode; none for a critic without uncertainty.
+
+    Both are in the units in which the model's environment pays.
+    """
+    if not isinstance(model, OnPolicyCritic | OffPolicyCritic) or not isinstance(model.critic_optimizer, KOVA):
+        return None, None
+    value = model.predict_value(*asked, calibrated=True)
     return value.mean.double().numpy(), value.stddev.double().numpy()
+
+
+def return_trace(model: BaseAlgorithm, asked: tuple[Any, ...]) -> tuple[Array | None, Array | None]:
+    """Return the ends of the band of the return along an episode; none for a critic that has seen too few returns."""
+    if not isinstance(model, OnPolicyCritic | OffPolicyCritic):
+        return None, None
+    band = model.predict_return(*asked, level=RETURN_LEVEL)
+    low, high = band.low.numpy(), band.high.numpy()
+    return (low, high) if np.isfinite(low).all() and np.isfinite(high).all() else (None, None)
 
 
 def mean_and_interval(totals: list[float]) -> tuple[float, float]:

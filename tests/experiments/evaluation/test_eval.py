@@ -17,12 +17,20 @@ from typer.testing import CliRunner
 from kova.cli import app
 from kova.experiments.commands.evaluate import at_the_start
 from kova.experiments.evaluation import curves, video
-from kova.experiments.evaluation.play import Episode, mean_and_interval, play, uncertainty_correlation, value_at_start
+from kova.experiments.evaluation.play import (
+    Episode,
+    mean_and_interval,
+    play,
+    return_trace,
+    uncertainty_correlation,
+    value_at_start,
+)
 from kova.experiments.evaluation.wording import with_error
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import build, load
+from kova.sb3 import PPO
 
 runner = CliRunner()
 
@@ -128,11 +136,24 @@ def test_the_learning_curve_is_a_picture(trained: Path):
 def test_the_pictures_say_in_which_units_they_are(trained: Path, tmp_path: Path):
     values = np.array([3.0, 2.0, 1.0])
     with mpl.rc_context({"svg.fonttype": "none"}):
-        curves.save(tmp_path / "c.svg", {"arm": [trained]}, Episode(3.0, values, values, values, [], 3), "title")
+        episode = Episode(3.0, values, values, values, [], 3, values - 2.0, values + 1.0)
+        curves.save(tmp_path / "c.svg", {"arm": [trained]}, episode, "title")
     # Lines of a label are texts of their own.
     words = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "c.svg").read_text())
     assert words.count("in the environment's reward units") == 2
     assert {"return of a training episode,", "discounted return,", "discounted return that followed"} <= set(words)
+    assert {"90% of returns", "± 2σ of the value"} <= set(words)
+
+
+def test_an_episode_has_the_band_of_the_return_once_enough_returns_are_known():
+    model = PPO("MlpPolicy", "CartPole-v1", n_steps=256, gamma=0.8, seed=0, device="cpu").learn(512)
+    asked = (np.zeros((3, 4), dtype=np.float32),)
+    low, high = return_trace(model, asked)
+    band = model.predict_return(*asked, level=0.9)
+    np.testing.assert_array_equal(low, band.low.numpy())
+    assert (low < high).all()
+    early = PPO("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16, seed=0, device="cpu").learn(16)
+    assert return_trace(early, asked) == (None, None)
 
 
 def test_eval_prints_the_value_at_the_start_beside_what_followed(trained: Path):
