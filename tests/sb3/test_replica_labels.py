@@ -33,19 +33,24 @@ def test_policy_and_critic_learn_the_same_with_replicas(algorithm):
     assert replicated.critic_optimizer.state_dict()["replicas"].shape[0] == COUNT
 
 
-def test_labels_are_those_of_the_rollout_with_noise_of_its_own_for_every_reward():
-    """Frame by frame, from the buffer: with errors of 0 the replicas differ by the noise of the rewards alone."""
-    model = agent(n_steps=64)
-    model.learn(128)
-    buffer, filter_ = model.rollout_buffer, model.critic_optimizer
-    buffer.reset()
-    _, callback = model._setup_learn(128)
+def collected(steps: int):
+    """Return an agent that has learned a little, its next rollout, and the observations and values after it."""
+    model = agent(n_steps=steps)
+    model.learn(2 * steps)
+    model.rollout_buffer.reset()
+    _, callback = model._setup_learn(2 * steps)
     callback.on_training_start({}, {})
-    model.collect_rollouts(model.env, callback, buffer, 64)
-    filter_._replicas = Replicas(COUNT, torch.zeros(COUNT, filter_.covariance.dim))
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, steps)
     last = model.policy.obs_to_tensor(upstream.last_observation(model))[0]
     with torch.no_grad():
-        last_values = model.policy.predict_values(last).flatten()
+        values = model.policy.predict_values(last).flatten()
+    return model, model.rollout_buffer, model.critic_optimizer, last, values
+
+
+def test_labels_are_those_of_the_rollout_with_noise_of_its_own_for_every_reward():
+    """Frame by frame, from the buffer: with errors of 0 the replicas differ by the noise of the rewards alone."""
+    model, buffer, filter_, last, last_values = collected(64)
+    filter_._replicas = Replicas(COUNT, torch.zeros(COUNT, filter_.covariance.dim))
     ended = upstream.last_episode_starts(model)
     found = module.of_rollout(filter_, buffer, last, last_values, ended)
     noise = filter_.replica_noise(128).view(64, 2, COUNT).numpy()
@@ -61,16 +66,7 @@ def test_labels_are_those_of_the_rollout_with_noise_of_its_own_for_every_reward(
 
 
 def test_replicas_bootstrap_from_their_own_values():
-    model = agent(n_steps=32)
-    model.learn(64)
-    buffer, filter_ = model.rollout_buffer, model.critic_optimizer
-    buffer.reset()
-    _, callback = model._setup_learn(64)
-    callback.on_training_start({}, {})
-    model.collect_rollouts(model.env, callback, buffer, 32)
-    last = model.policy.obs_to_tensor(upstream.last_observation(model))[0]
-    with torch.no_grad():
-        last_values = model.policy.predict_values(last).flatten()
+    model, buffer, filter_, last, last_values = collected(32)
     never = np.zeros(2, dtype=bool)
     own = filter_.replica_values(last) - last_values[:, None]
     found = module.of_rollout(filter_, buffer, last, last_values, never).view(2, 32, COUNT)[:, -1]
