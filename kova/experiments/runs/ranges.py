@@ -127,6 +127,7 @@ CHECKS: Mapping[str, Check] = {
         "a model of P_n, as in BatchSize(), MaxRatio() or ConstantNoise(1.0)", lambda value: isinstance(value, Noise)
     ),
     "critic.prior": Check("a prior, as in FanIn() or Isotropic(1.0)", lambda value: isinstance(value, Prior)),
+    "critic.replicas": integer(0),
     "critic.step_size": STEP,
     "critic.trust": Check("how steps are checked, GainRatio() or Unchecked()", lambda value: isinstance(value, Trust)),
     "critic.units": Check("units of the labels, LabelUnits() or RawUnits()", lambda value: isinstance(value, Units)),
