@@ -133,12 +133,15 @@ def test_a_held_signal_arrives_when_the_block_is_left():
 def test_every_held_signal_arrives_even_if_the_first_one_raises():
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append("second"))
+    # A shell starts programs in the background with Ctrl-C ignored.
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt), HeldSignals():
             send(signal.SIGINT, signal.SIGUSR1)
         assert seen == ["second"]
     finally:
         signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGINT, interrupted)
 
 
 def test_an_error_inside_the_block_puts_the_handlers_back():
