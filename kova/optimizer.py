@@ -221,10 +221,10 @@ class KOVA(Restorable):
             for name, value in given.items()
             if value is not None
         }
-        labels = self._replicas.labels(replica_targets, y, like)
+        replica_labels = self._replicas.labels(replica_targets, y, like)
         if self._assumptions.waiting:
-            return self._begin(inputs, y, lambda: self._filter(inputs, y, known, noise, labels))
-        return self._filter(inputs, y, known, noise, labels)
+            return self._begin(inputs, y, lambda: self._filter(inputs, y, known, noise, replica_labels))
+        return self._filter(inputs, y, known, noise, replica_labels)
 
     def _begin(self, inputs: Inputs, y: Tensor, step: Callable[[], StepReport]) -> StepReport:
         """Take a step in the units of its labels, which were not known before; if it fails, nothing was changed."""
@@ -266,18 +266,18 @@ class KOVA(Restorable):
         y: Tensor,
         known: dict[str, Tensor],
         noise: float | Tensor | None,
-        labels: Tensor | None,
+        replica_labels: Tensor | None,
     ) -> StepReport:
         size = len(y)
         alpha = self._alpha(self.steps + 1)
         matrix = self.noise.correlates if noise is None else isinstance(noise, Tensor) and noise.dim() == 2
         if size > self._piece and alpha == 1.0 and not matrix:
-            report = self._step_in_pieces(inputs, y, known, noise, labels)
+            report = self._step_in_pieces(inputs, y, known, noise, replica_labels)
             if report is not None:
                 return report
         jacobian = self.observation.linearise(inputs, size, self.dtype)
         try:
-            return self._step_at_once(inputs, jacobian, y, known, noise, labels, alpha)
+            return self._step_at_once(inputs, jacobian, y, known, noise, replica_labels, alpha)
         except NumericalError:
             # Usually a derivative is not finite, and an error that says so is clearer.
             jacobian.check_finite()
@@ -286,7 +286,7 @@ class KOVA(Restorable):
             # Once more, in float64 or, where that does not fit in memory, with an inflated P.
             wide = self._widened()
         jacobian = self.observation.linearise(inputs, size, self.dtype if wide is None else wide.dtype)
-        return self._step_at_once(inputs, jacobian, y, known, noise, labels, alpha, wide)
+        return self._step_at_once(inputs, jacobian, y, known, noise, replica_labels, alpha, wide)
 
     def _step_at_once(
         self,
@@ -295,7 +295,7 @@ class KOVA(Restorable):
         y: Tensor,
         known: dict[str, Tensor],
         noise: float | Tensor | None,
-        labels: Tensor | None,
+        replica_labels: Tensor | None,
         alpha: float,
         draft: Covariance | None = None,
     ) -> StepReport:
@@ -312,7 +312,7 @@ class KOVA(Restorable):
         may_widen = draft is None and self._may_widen
         memories = Memories(scatter, moved, self._memories.trust)
         replicas = self._replicas.begun(covariance)
-        apart = replicas.innovations(jacobian, delta, labels, self.steps)
+        apart = replicas.innovations(jacobian, delta, replica_labels, self.steps)
         if noise is not None or not self.trust.checks:
             conditioned = condition(P, gram, delta, P_n, alpha, apart, may_widen)
         else:
@@ -356,7 +356,7 @@ class KOVA(Restorable):
         y: Tensor,
         known: dict[str, Tensor],
         noise: float | Tensor | None,
-        labels: Tensor | None,
+        replica_labels: Tensor | None,
         wide: Covariance | None = None,
     ) -> StepReport | None:
         """Take a large batch one piece after the other; return ``None`` if it must be taken as a whole.
@@ -396,13 +396,13 @@ class KOVA(Restorable):
                 yield draft.seen_by(jacobian), jacobian
 
         replicas = self._replicas.begun(draft)
-        apart = replicas.innovations_in_pieces(map(linearise, pieces), delta, labels, self.steps)
+        apart = replicas.innovations_in_pieces(map(linearise, pieces), delta, replica_labels, self.steps)
         try:
             conditioned = condition_in_pieces(predictions(), pieces, delta, P_n, apart, may_widen)
         except TooNarrow:
             conditioned = None
         if conditioned is None:
-            return self._step_in_pieces(inputs, y, known, noise, labels, self._widened())
+            return self._step_in_pieces(inputs, y, known, noise, replica_labels, self._widened())
         self._commit(conditioned, Memories(scatter, moved, self._memories.trust), replicas, y, draft)
         return self._report(conditioned, delta)
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 import kova
 from kova.experiments.problems import PROBLEMS
+from kova.replicas import Replicas
 from kova.targets import gae_targets, replica_targets
 
 STRUCTURES = ["full", "layer", "neuron", "block:7", "diagonal", "last_layer", "low_rank:8"]
@@ -83,6 +84,24 @@ def test_every_evolution_model_carries_them(evolution, _):
     value = optimizer.predict(batch(seed=99)[0], calibrated=True)
     assert torch.isfinite(value.stddev).all()
     assert (value.stddev > 0).all()
+
+
+@pytest.mark.parametrize("structure", [*STRUCTURES, "memoryless"])
+def test_they_move_by_the_gain_that_moves_the_weights(structure):
+    """In units of the labels and with a prior by fan-in: labels twice as far off move a replica twice as far."""
+    memory = {"evolution": kova.Memoryless(0.1)} if structure == "memoryless" else {"covariance": structure}
+    optimizer = kova.KOVA(mlp(), dtype=torch.float64, replicas=2, **memory)
+    for seed in range(3):
+        optimizer.step(*batch(seed=seed))
+    optimizer._replicas = Replicas(2, torch.zeros_like(errors(optimizer)))
+    u, y = batch(seed=5)
+    names = list(optimizer.observation.parameters)
+    before = {name: optimizer.observation.parameters[name].detach().clone() for name in names}
+    off = y - optimizer.predict(u).mean
+    optimizer.step(u, y, replica_targets=torch.stack([y + off, y + 2.0 * off], dim=1))
+    moved = torch.cat([(optimizer.observation.parameters[name] - before[name]).detach().flatten() for name in names])
+    assert float(moved.norm()) > 0.0
+    torch.testing.assert_close(errors(optimizer), torch.stack([moved, 2.0 * moved]), rtol=1e-6, atol=1e-10)
 
 
 def test_their_covariance_is_the_posterior_if_labels_scatter_as_the_noise_says():
