@@ -88,10 +88,9 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         self._fit_critic(first, replicas)
         self._forget_graph()
 
-    @torch.no_grad()
     def _forget_graph(self) -> None:
         """Let go of the graph of upstream's last minibatch, which its distribution holds: it cannot be copied."""
-        self.policy.get_distribution(upstream.samples(self.rollout_buffer, np.arange(1)).observations)
+        self.policy.action_dist.distribution = None  # type: ignore[assignment]  # as in a new policy
 
     @contextmanager
     def _without_value_term(self) -> Iterator[None]:
