@@ -86,17 +86,16 @@ def run(
     record = Record(out / "values.json", "values", command, {"seeds": seeds, "levels": LEVELS, "grid": GRID})
     scores: list[MethodScore] = []
     with record.kept(console), Progress(console=console) as bar:
-        task = bar.add_task("evaluating", total=len(names) * seeds * len(METHODS))
+        runs = {label: min(seeds, method.most_seeds or seeds) for label, method in METHODS.items()}
+        task = bar.add_task("evaluating", total=len(names) * sum(runs.values()))
         for name in names:
             problem = PROBLEMS[name]()
             trajectories = [_trajectories(problem, seed) for seed in range(seeds)]
             console.print(f"{name}: RMSE / std of V, every seed (∞: diverged)", highlight=False)
             for label, method in METHODS.items():
-                own = []
-                for seed in range(seeds):
-                    own.append(best(name, problem, label, method, seed, trajectories[seed]))
-                    record.add(asdict(own[-1]))
-                    bar.advance(task)
+                own = best(name, problem, label, method, trajectories[: runs[label]])
+                record.add(*map(asdict, own))
+                bar.advance(task, len(own))
                 scores += own
                 console.print(f"  {label:<22}", *(_number(score.errors[-1]) for score in own), highlight=False)
     curves, reliability, chain = (out / figure for figure in FIGURES)
@@ -108,11 +107,14 @@ def run(
 
 
 def best(
-    name: str, problem: Problem, label: str, method: Method, seed: int, trajectories: list[Trajectory]
-) -> MethodScore:
-    """Return the outcome of the method's best choice, by final error."""
-    found = [_measure(name, problem, label, method, choice, seed, trajectories) for choice in method.choices]
-    return min(found, key=lambda item: item.errors[-1] if math.isfinite(item.errors[-1]) else math.inf)
+    name: str, problem: Problem, label: str, method: Method, trajectories: Sequence[list[Trajectory]]
+) -> list[MethodScore]:
+    """Return the outcomes, seed by seed, of the method's best choice by the median of its final errors."""
+    found = [
+        [_measure(name, problem, label, method, choice, seed, own) for seed, own in enumerate(trajectories)]
+        for choice in method.choices
+    ]
+    return min(found, key=lambda own: float(np.median([item.errors[-1] for item in own])))
 
 
 def _trajectories(problem: Problem, seed: int) -> list[Trajectory]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 
 import pytest
 from rich.console import Console
 
 from kova.experiments.benchmarks import values as values_benchmark
-from kova.experiments.benchmarks.value_methods import METHODS
+from kova.experiments.benchmarks.value_methods import METHODS, prior_variance
+from kova.experiments.problems import PROBLEMS
 
 
 def test_the_benchmark_writes_table_data_and_figures(tmp_path, monkeypatch):
@@ -35,21 +38,41 @@ def test_the_benchmark_keeps_and_shows_what_it_has_when_it_is_stopped(tmp_path, 
     monkeypatch.setattr(values_benchmark, "GRID", (50, 100))
     measure, done = values_benchmark.best, []
 
-    def stopped_at_the_sixth(*arguments):
-        if len(done) == 5:
+    def stopped_at_the_third(*arguments):
+        if len(done) == 4:
             raise KeyboardInterrupt
-        done.append(measure(*arguments))
-        return done[-1]
+        done.extend(measure(*arguments))
+        return done[-2:]
 
-    monkeypatch.setattr(values_benchmark, "best", stopped_at_the_sixth)
+    monkeypatch.setattr(values_benchmark, "best", stopped_at_the_third)
     console = Console(record=True, width=160)
     with pytest.raises(KeyboardInterrupt):
         values_benchmark.run(tmp_path, 2, console, "kova bench values", ["random walk"])
     results = json.loads((tmp_path / "values.json").read_text())["results"]
     assert [(result["arm"], result["seed"]) for result in results] == [(score.arm, score.seed) for score in done]
     text = console.export_text()
-    # Two methods had all their seeds.
     for arm, seeds in ((done[0].arm, done[:2]), (done[2].arm, done[2:4])):
         row = next(line for line in text.splitlines() if line.strip().startswith(f"{arm}  "))
         assert row.split()[-2:] == [f"{score.errors[-1]:.2f}" for score in seeds]
-    assert "has the 5 results so far" in text
+    assert "has the 4 results so far" in text
+
+
+def test_a_method_has_one_setting_for_a_problem_that_with_the_least_median_error(monkeypatch):
+    errors = {0.1: [1.0, 1.0, 9.0], 1.0: [0.1, 2.0, 2.0], 10.0: [math.inf, math.inf, 0.0]}
+
+    def measured(name, problem, label, method, choice, seed, trajectories):
+        nothing = {field.name: None for field in dataclasses.fields(values_benchmark.MethodScore)}
+        known = {"arm": label, "seed": seed, "choice": choice, "errors": [errors[choice][seed]]}
+        return values_benchmark.MethodScore(**{**nothing, **known})
+
+    monkeypatch.setattr(values_benchmark, "_measure", measured)
+    method = dataclasses.replace(METHODS["KOVA"], choices=tuple(errors))
+    found = values_benchmark.best("walk", None, "KOVA", method, [[], [], []])
+    assert [(score.seed, score.choice) for score in found] == [(0, 0.1), (1, 0.1), (2, 0.1)]
+
+
+def test_the_prior_is_as_wide_as_the_weights_to_a_power_of_ten():
+    variances = {name: prior_variance(problem()) for name, problem in PROBLEMS.items()}
+    assert variances["random walk"] == 1.0
+    assert variances["lqr"] == 1000.0
+    assert variances["baird star"] == 1.0
