@@ -54,19 +54,21 @@ def train(
     train_benchmark.run(out, algorithm, env, steps, repeats, make_console(), typed(context))
 
 
-@app.command("values", epilog=examples("kova bench values --seeds 3"))
+@app.command("values", epilog=examples("kova bench values --seeds 3", "kova bench values --seeds 20 --jobs 2"))
 def values(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Where values.json and the figures go.")] = RESULTS,
     seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Repetitions with other trajectories.")] = 3,
+    jobs: Annotated[int, typer.Option(min=1, help="Methods that run at a time; time them with one.")] = 1,
 ) -> None:
     """Judge values and error bars where the truth is known.
 
-    KOVA beside TD, LSTD, GPTD, KTD, XKTD and Adam on eight problems: error, calibration and time.
+    KOVA beside TD, LSTD, GPTD, KTD, XKTD and Adam on eight problems: error, calibration and time. Results that the file
+    has for as many seeds are not repeated.
     """
     from kova.experiments.benchmarks import values as values_benchmark
 
-    values_benchmark.run(out, seeds, make_console(), typed(context))
+    values_benchmark.run(out, seeds, make_console(), typed(context), jobs=jobs)
 
 
 @app.command(

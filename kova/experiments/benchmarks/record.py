@@ -75,3 +75,12 @@ def read_results(path: Path, benchmark: str) -> list[dict[str, Any]]:
     if not isinstance(results, list) or not all(isinstance(result, dict) for result in results):
         raise UsageError(f"{path} is not a record of kova bench {benchmark}; move it away, or choose another --out")
     return results
+
+
+def same_settings(path: Path, settings: Result) -> bool:
+    """Return whether there is a record that can be read, made with the same settings."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("settings") == settings

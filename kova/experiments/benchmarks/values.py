@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,8 @@ from torch.distributions import Normal
 
 from kova import posterior
 from kova.experiments.baselines import Learner, ValueEstimate
-from kova.experiments.benchmarks.record import Record
-from kova.experiments.benchmarks.value_methods import METHODS, Method
+from kova.experiments.benchmarks.record import Record, read_results, same_settings
+from kova.experiments.benchmarks.value_methods import METHODS, REPLICAS, Method
 from kova.experiments.benchmarks.values_figures import save_chain, save_curves, save_reliability
 from kova.experiments.files import check_folder
 from kova.experiments.problems import PROBLEMS, Problem, Trajectory, joined
@@ -68,9 +70,9 @@ class MethodScore:
 
 
 def run(
-    out: Path, seeds: int, console: Console, command: str, names: Sequence[str] = tuple(PROBLEMS)
+    out: Path, seeds: int, console: Console, command: str, names: Sequence[str] = tuple(PROBLEMS), jobs: int = 1
 ) -> list[MethodScore]:
-    """Run the benchmark, print it row by row, and write ``values.json`` and three figures.
+    """Run what the record does not have, print it row by row, and write ``values.json`` and three figures.
 
     Args:
         out: Where they go.
@@ -78,32 +80,54 @@ def run(
         console: For progress and tables.
         command: What the user typed.
         names: The problems.
+        jobs: Methods that are run at a time, each with one thread if there are several.
 
     Raises:
-        UsageError: The files cannot be written.
+        UsageError: The files cannot be read or written.
     """
     check_folder(out, "--out", "values.json", *FIGURES)
-    record = Record(out / "values.json", "values", command, {"seeds": seeds, "levels": LEVELS, "grid": GRID})
-    scores: list[MethodScore] = []
+    path = out / "values.json"
+    settings = {"seeds": seeds, "levels": list(LEVELS), "grid": list(GRID), "replicas": REPLICAS}
+    # Another number of seeds may choose another setting, so those results are of no use.
+    known = read_results(path, "values") if same_settings(path, settings) else []
+    record = Record(path, "values", command, settings, known)
+    done = {(result["problem"], result["arm"]) for result in known}
+    tasks = [(name, arm, seeds) for name in names for arm in METHODS if (name, arm) not in done]
     with record.kept(console), Progress(console=console) as bar:
-        runs = {label: min(seeds, method.most_seeds or seeds) for label, method in METHODS.items()}
-        task = bar.add_task("evaluating", total=len(names) * sum(runs.values()))
-        for name in names:
-            problem = PROBLEMS[name]()
-            trajectories = [_trajectories(problem, seed) for seed in range(seeds)]
-            console.print(f"{name}: RMSE / std of V, every seed (∞: diverged)", highlight=False)
-            for label, method in METHODS.items():
-                own = best(name, problem, label, method, trajectories[: runs[label]])
-                record.add(*map(asdict, own))
-                bar.advance(task, len(own))
-                scores += own
-                console.print(f"  {label:<22}", *(_number(score.errors[-1]) for score in own), highlight=False)
+        console.print("RMSE / std of V, every seed (∞: diverged)", highlight=False)
+        advance = bar.add_task("evaluating", total=len(tasks))
+        for scores in _outcomes(tasks, jobs):
+            record.add(*map(asdict, scores))
+            row = f"  {scores[0].problem:<16} {scores[0].arm:<22}"
+            console.print(row, *(_number(score.errors[-1]) for score in scores), highlight=False)
+            bar.advance(advance)
+    scores = [MethodScore(**result) for result in record.results]
     curves, reliability, chain = (out / figure for figure in FIGURES)
     save_curves(curves, scores, GRID)
     save_reliability(reliability, scores, LEVELS)
     save_chain(chain)
-    _print(console, scores, names)
+    _print(console, scores, list(dict.fromkeys(score.problem for score in scores)))
     return scores
+
+
+def _outcomes(tasks: Sequence[tuple[str, str, int]], jobs: int) -> Iterator[list[MethodScore]]:
+    if jobs == 1:
+        yield from (_outcome(*task) for task in tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            for future in as_completed([pool.submit(_outcome, *task) for task in tasks]):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _outcome(name: str, arm: str, seeds: int) -> list[MethodScore]:
+    """Return how a method does on a problem, seed by seed."""
+    method, problem = METHODS[arm], PROBLEMS[name]()
+    runs = range(min(seeds, method.most_seeds or seeds))
+    return best(name, problem, arm, method, [_trajectories(problem, seed) for seed in runs])
 
 
 def best(

@@ -35,6 +35,8 @@ def save_curves(path: Path, scores: Sequence[MethodScore], grid: Sequence[int]) 
         for axis, name in zip(axes, names, strict=False):
             for index, arm in enumerate(METHODS):
                 own = [item.errors for item in scores if item.arm == arm and item.problem == name]
+                if not own:
+                    continue
                 middle = np.median(np.minimum(np.array(own), WORST), axis=0)
                 axis.plot(grid, middle, color=_colour(index), ls=_dash(arm), label=arm, lw=1.6 if "KOVA" in arm else 1)
             axis.set(title=name, xscale="log", yscale="log", xlabel="transitions")

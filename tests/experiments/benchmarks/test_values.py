@@ -52,9 +52,25 @@ def test_the_benchmark_keeps_and_shows_what_it_has_when_it_is_stopped(tmp_path, 
     assert [(result["arm"], result["seed"]) for result in results] == [(score.arm, score.seed) for score in done]
     text = console.export_text()
     for arm, seeds in ((done[0].arm, done[:2]), (done[2].arm, done[2:4])):
-        row = next(line for line in text.splitlines() if line.strip().startswith(f"{arm}  "))
+        row = next(line for line in text.splitlines() if line.split("random walk")[-1].strip().startswith(f"{arm}  "))
         assert row.split()[-2:] == [f"{score.errors[-1]:.2f}" for score in seeds]
     assert "has the 4 results so far" in text
+    monkeypatch.setattr(values_benchmark, "best", measure)
+    values_benchmark.run(tmp_path, 2, console, "kova bench values", ["random walk"])
+    resumed = json.loads((tmp_path / "values.json").read_text())["results"]
+    assert resumed[:4] == results
+    assert len(resumed) == 2 * len(METHODS)
+
+
+def test_methods_run_side_by_side_give_what_they_give_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(values_benchmark, "METHODS", {arm: METHODS[arm] for arm in ("GPTD", "LSTD(0)")})
+    found = {}
+    for jobs in (1, 2):
+        console = Console(record=True, width=160)
+        scores = values_benchmark.run(tmp_path / str(jobs), 2, console, "kova bench values", ["boyan chain"], jobs=jobs)
+        found[jobs] = {(score.arm, score.seed): (score.choice, score.errors) for score in scores}
+    assert found[1] == found[2]
+    assert len(found[1]) == 4
 
 
 def test_a_method_has_one_setting_for_a_problem_that_with_the_least_median_error(monkeypatch):
