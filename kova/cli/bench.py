@@ -159,6 +159,26 @@ def gradients(
     gradients_benchmark.run(out, chosen, seeds, frames, parts, steps, make_console(), typed(context))
 
 
+@app.command("ranking", epilog=examples("kova bench ranking --algo ppo --env Hopper-v4 --seeds 1"))
+def ranking(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where ranking.json goes.")] = RESULTS,
+    algo: Annotated[list[str] | None, typer.Option(help="a2c, ppo or trpo.", show_default="a2c and ppo")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="Repeat as needed.", show_default="four tasks")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Agents of every task.")] = 3,
+    frames: Annotated[int, typer.Option(min=1, help="That an agent learns from.")] = 60_000,
+) -> None:
+    """Show whether σ(V) tells where an agent's critic errs.
+
+    From states that the agent visits many futures are played, so that the error is known, and with it the best
+    correlation with |return - V| that anybody could have. Agents that the file has are not repeated.
+    """
+    from kova.experiments.benchmarks import ranking as ranking_benchmark
+
+    chosen = env or ranking_benchmark.ENVIRONMENTS
+    ranking_benchmark.run(out, algo or ("a2c", "ppo"), chosen, seeds, frames, make_console(), typed(context))
+
+
 @app.command("policy", epilog=examples("kova bench policy --samples 4096"))
 def policy(
     context: typer.Context,

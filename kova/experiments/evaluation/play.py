@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 from kova.optimizer import KOVA
 from kova.sb3.off_policy import OffPolicyCritic
 from kova.sb3.on_policy import OnPolicyCritic
+from kova.sb3.pending_returns import MOST_CUT
 
 Array = npt.NDArray[np.float64]
 
@@ -38,6 +39,8 @@ class Episode:
         known: Frames from the start whose return is known: all, or those far from the time limit that cut it.
         low: Lower end of the band that holds nine returns of ten, if the critic keeps one and has seen enough returns.
         high: Its upper end.
+        judged: Returns to compare the value of the first frames with: where a time limit cut the episode, the value of
+            the state that was cut off stands for the rest, for up to e⁻¹ of a return; by default the known ones.
     """
 
     total: float
@@ -48,6 +51,7 @@ class Episode:
     known: int
     low: Array | None = None
     high: Array | None = None
+    judged: Array | None = None
 
     @property
     def length(self) -> int:
@@ -78,10 +82,13 @@ def play(model: BaseAlgorithm, env: VecEnv, *, seed: int, deterministic: bool = 
     low, high = return_trace(model, asked)
     total = float(infos[0]["episode"]["r"])
     gamma: float = model.gamma  # type: ignore[attr-defined]
-    known = len(rewards)
+    realised, known, judged = _discounted(rewards, gamma), len(rewards), None
     if infos[0].get("TimeLimit.truncated", False) and gamma < 1.0:
-        known = max(0, known - round(np.log(UNKNOWN) / np.log(gamma)))
-    return Episode(total, _discounted(rewards, gamma), mean, stddev, frames, known, low, high)
+        weights = gamma ** np.arange(len(rewards), 0.0, -1.0)
+        known = int((weights <= UNKNOWN).sum())
+        rest = _value_of(model, infos[0]["terminal_observation"])
+        judged = None if rest is None else (realised + rest * weights)[weights <= MOST_CUT]
+    return Episode(total, realised, mean, stddev, frames, known, low, high, judged)
 
 
 def play_as_valued(model: BaseAlgorithm, env: VecEnv, *, seed: int) -> Episode:
@@ -101,6 +108,16 @@ def _asked(model: BaseAlgorithm, observations: list[Any], actions: list[Any]) ->
     else:
         batch = np.concatenate(observations)
     return (batch, np.concatenate(actions)) if isinstance(model, OffPolicyCritic) else (batch,)
+
+
+def _value_of(model: BaseAlgorithm, observation: Any) -> float | None:
+    """Return the value of one state for the policy; none for a critic without uncertainty."""
+    alone = (
+        {key: part[None] for key, part in observation.items()} if isinstance(observation, dict) else observation[None]
+    )
+    action, _ = model.predict(alone, deterministic=True)
+    mean, _ = value_trace(model, _asked(model, [alone], [action]))
+    return None if mean is None else float(mean[0])
 
 
 def value_trace(model: BaseAlgorithm, asked: tuple[Any, ...]) -> tuple[Array | None, Array | None]:
@@ -156,11 +173,12 @@ def uncertainty_correlation(episodes: list[Episode]) -> tuple[float, float, floa
     Returns:
         Correlation, lower and upper end; none without an uncertainty or with fewer than two usable episodes.
     """
-    pairs = [
-        np.stack([episode.stddev, np.abs(episode.realised - episode.mean)])[:, : episode.known]
-        for episode in episodes
-        if episode.mean is not None and episode.stddev is not None and episode.known > 1
-    ]
+    pairs = []
+    for episode in episodes:
+        returns = episode.realised[: episode.known] if episode.judged is None else episode.judged
+        if episode.mean is not None and episode.stddev is not None and len(returns) > 1:
+            first = slice(len(returns))
+            pairs.append(np.stack([episode.stddev[first], np.abs(returns - episode.mean[first])]))
     if len(pairs) < 2:
         return None
     rng = np.random.default_rng(0)

@@ -30,7 +30,7 @@ from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import build, load
-from kova.sb3 import PPO
+from kova.sb3 import A2C, PPO
 
 runner = CliRunner()
 
@@ -246,3 +246,21 @@ def test_rewards_are_as_paid_also_where_the_normalisation_is_not_the_outermost_w
     model.learn(300)
     episode = play(model, env, seed=0)
     assert episode.total < episode.realised[0] < 0.2 * episode.total
+
+
+def test_a_return_that_a_time_limit_cuts_is_completed_by_the_value_of_the_last_state():
+    model = A2C("MlpPolicy", "Pendulum-v1", seed=0, n_steps=64, gamma=0.95).learn(256)
+    env = model.get_env()
+    episode = play(model, env, seed=3)
+    assert episode.length == 200
+    assert episode.known == 200 - 58
+    # 0.95 ** 20 is just below 1/e.
+    assert len(episode.judged) == 200 - 19
+    rest = (episode.judged - episode.realised[:181]) / 0.95 ** np.arange(200, 19, -1)
+    assert rest == pytest.approx(np.full(181, rest[0]), rel=1e-5)
+    env.seed(3)
+    observation = env.reset()
+    for _ in range(200):
+        observation, _, _, infos = env.step(model.predict(observation, deterministic=True)[0])
+    last = infos[0]["terminal_observation"]
+    assert rest[0] == pytest.approx(model.predict_value(last).mean.item(), rel=1e-4)
