@@ -179,6 +179,23 @@ def ranking(
     ranking_benchmark.run(out, algo or ("a2c", "ppo"), chosen, seeds, frames, make_console(), typed(context))
 
 
+@app.command("returns", epilog=examples("kova bench returns --algo a2c --seeds 1"))
+def returns(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Where returns.json goes.")] = RESULTS,
+    algo: Annotated[list[str] | None, typer.Option(help="Repeat as needed.", show_default="all five")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Agents of every kind.")] = 2,
+) -> None:
+    """Show how many returns the band of the return holds.
+
+    Over the training of every algorithm on up to four tasks, and where rewards or gravity change half way. Agents that
+    the file has are not repeated.
+    """
+    from kova.experiments.benchmarks import returns as returns_benchmark
+
+    returns_benchmark.run(out, algo or (), seeds, make_console(), typed(context))
+
+
 @app.command("policy", epilog=examples("kova bench policy --samples 4096"))
 def policy(
     context: typer.Context,
