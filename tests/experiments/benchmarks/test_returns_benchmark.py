@@ -54,5 +54,5 @@ def test_an_agent_is_trained_once_and_changed_in_the_middle(tmp_path, monkeypatc
     assert result["judged"] > 100
     assert 0.3 < result["inside"] < 1.0
     assert np.isfinite(result["stretches"][2])
-    with pytest.raises(UsageError, match="'ppi' is unknown; did you mean 'ppo'"):
+    with pytest.raises(UsageError, match="algorithm 'ppi' is unknown"):
         returns.run(tmp_path, ["ppi"], 1, console, "")
