@@ -79,11 +79,17 @@ def train(
     epilog=examples(
         "kova eval runs/ppo-HalfCheetah-v4-kova-seed0 --episodes 20",
         "kova eval runs/ppo-HalfCheetah-v4-kova-seed0 --video cheetah.mp4",
+        "kova eval runs/ppo-Pendulum-v1-kova-seed0 --within 20",
     ),
 )
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The directory of a run.")],
-    episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 10,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="How many to play; with --within at most.", show_default="10")
+    ] = None,
+    within: Annotated[
+        float | None, typer.Option(min=0.0, help="Play until the mean return is known to ± this, at 95 %.")
+    ] = None,
     video: Annotated[Path | None, typer.Option(help="An mp4 of the first, the value and its band below.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the first episode.")] = 0,
     stochastic: Annotated[
@@ -93,11 +99,13 @@ def evaluate(
     """Play a trained agent and report its return.
 
     The return is a mean over the episodes with its 95 % interval. A Kalman critic's value at the start, with its error,
-    is beside the discounted return that followed. All are in the environment's reward units.
+    is beside the discounted return that followed. All are in the environment's reward units. With --within it stops
+    when the mean is known well enough; where the start decides the return, the critic's value at the start saves most
+    of the episodes.
     """
     from kova.experiments.commands import evaluate as eval_command
 
-    eval_command.run(run, episodes, video, seed, deterministic=not stochastic, console=make_console())
+    eval_command.run(run, episodes, video, seed, deterministic=not stochastic, console=make_console(), within=within)
 
 
 @app.command(

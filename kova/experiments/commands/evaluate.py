@@ -8,6 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
 
 from kova.experiments.errors import UsageError
 from kova.experiments.evaluation import video
@@ -19,22 +21,43 @@ from kova.experiments.evaluation.play import (
     value_at_start,
     values_exploration,
 )
+from kova.experiments.evaluation.until import MOST, play_until
 from kova.experiments.evaluation.wording import UNITS, decimals, with_error
 from kova.experiments.files import is_folder
+from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import load
 
 DEFAULT_FPS = 30
+EPISODES = 10
 
 
 def run(
-    path: Path, episodes: int, video_file: Path | None, seed: int, *, deterministic: bool, console: Console
+    path: Path,
+    episodes: int | None,
+    video_file: Path | None,
+    seed: int,
+    *,
+    deterministic: bool,
+    console: Console,
+    within: float | None = None,
 ) -> None:
-    """Play ``episodes`` and print the mean return with its 95 % interval; ``video_file`` gets a video of the first.
+    """Play and print the mean return with its 95 % interval; ``video_file`` gets a video of the first episode.
+
+    Args:
+        path: Of the run.
+        episodes: How many, by default :data:`EPISODES`; where ``within`` is given, at most.
+        video_file: Of the video, if there is to be one.
+        seed: Of the first episode.
+        deterministic: Whether the agent takes the mode of its policy.
+        console: The screen.
+        within: Play until the mean is known to plus or minus so much; see :mod:`kova.experiments.evaluation.until`.
 
     Raises:
         UsageError: There is no such run, it has no checkpoint, or the video cannot be made.
     """
+    if within is not None and video_file is not None:
+        raise UsageError("--within and --video do not go together; make the video with a call of its own")
     directory = RunDirectory(path)
     if not is_folder(path):
         raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
@@ -51,7 +74,11 @@ def run(
     model, env = load(config.changed(n_envs=1), checkpoint, None if video_file is None else "rgb_array")
     if video_file is not None and "rgb_array" not in env.get_attr("metadata")[0].get("render_modes", ()):
         raise UsageError(f"{config.env} does not draw itself; leave --video out")
-    played = []
+    if within is not None:
+        _until(config, model, env, within, episodes or MOST, seed, deterministic=deterministic, console=console)
+        env.close()
+        return
+    episodes, played = episodes or EPISODES, []
     for index in track(range(episodes), "playing", console=console, transient=True):
         record = video_file is not None and index == 0
         episode = play(model, env, seed=seed + index, deterministic=deterministic, record=record)
@@ -86,6 +113,43 @@ def run(
         )
     if video_file is not None:
         console.print(f"video: {video_file}", highlight=False, soft_wrap=True)
+
+
+def _until(
+    config: RunConfig,
+    model: BaseAlgorithm,
+    env: VecEnv,
+    within: float,
+    most: int,
+    seed: int,
+    *,
+    deterministic: bool,
+    console: Console,
+) -> None:
+    """Play until the mean return is known well enough, and say what it took."""
+    returns: list[float] = []
+    mean, half = float("nan"), float("nan")
+    with console.status("playing") as status:
+        for episode, mean, half in play_until(model, env, within, seed=seed, deterministic=deterministic, most=most):
+            returns.append(episode.total)
+            status.update(f"playing: {len(returns)} episodes, return {mean:.1f} ± {half:.1f}")
+    digits = decimals(within)
+    found = f"return {mean:.{digits}f} ± {half:.{digits}f} (95 % interval), {len(returns)} episodes"
+    console.print(
+        f"{config.algo} on {config.env}, frame {model.num_timesteps:,}: {found}", highlight=False, soft_wrap=True
+    )
+    if half > within:
+        advice = f"not within ± {within:g} after {most} episodes; let it play on with a larger --episodes"
+        console.print(advice, highlight=False, soft_wrap=True)
+        return
+    _, plain = mean_and_interval(returns)
+    if plain > within:
+        more = len(returns) * (plain / within) ** 2
+        console.print(
+            f"without the critic's value at the start: ± {plain:.{digits}f}, and some {more:.0f} episodes to play",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def at_the_start(played: list[Episode]) -> str | None:

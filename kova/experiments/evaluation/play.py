@@ -112,11 +112,15 @@ def _asked(model: BaseAlgorithm, observations: list[Any], actions: list[Any]) ->
 
 def _value_of(model: BaseAlgorithm, observation: Any) -> float | None:
     """Return the value of one state for the policy; none for a critic without uncertainty."""
-    alone = (
-        {key: part[None] for key, part in observation.items()} if isinstance(observation, dict) else observation[None]
-    )
-    action, _ = model.predict(alone, deterministic=True)
-    mean, _ = value_trace(model, _asked(model, [alone], [action]))
+    several = isinstance(observation, dict)
+    alone: Any = {key: part[None] for key, part in observation.items()} if several else observation[None]
+    return start_value(model, alone)
+
+
+def start_value(model: BaseAlgorithm, observations: Any) -> float | None:
+    """Return the value of the state that a vector of one environment is in; none for a critic without uncertainty."""
+    action, _ = model.predict(observations, deterministic=True)
+    mean, _ = value_trace(model, _asked(model, [observations], [action]))
     return None if mean is None else float(mean[0])
 
 
