@@ -87,10 +87,10 @@ def test_a_method_has_one_setting_for_a_problem_that_with_the_least_median_error
     assert [(score.seed, score.choice) for score in found] == [(0, 0.1), (1, 0.1), (2, 0.1)]
 
 
-def test_the_prior_is_as_wide_as_the_values_to_a_power_of_ten():
+def test_the_prior_is_as_wide_as_the_weights_to_a_power_of_ten():
     variances = {name: prior_variance(problem()) for name, problem in PROBLEMS.items()}
     assert variances["random walk"] == 1.0
-    assert variances["lqr"] == 100.0
+    assert variances["lqr"] == 1000.0
     assert variances["baird star"] == 1.0
     # Bumps that overlap: weights that are large and cancel would ask for 1e6.
     assert variances["puddle world"] == 1e4
