@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +59,10 @@ def moments(model: BaseAlgorithm, name: str, count: int, *, seed: int, steps: in
         steps: Frames to draw them from.
     """
     chosen = set(np.random.default_rng(seed).choice(steps, count, replace=False).tolist())
-    env, found, age = gym.make(name, max_episode_steps=ENDLESS), [], 0
-    spec = gym.spec(name)
+    found, age = [], 0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*is out of date.*")
+        env, spec = gym.make(name, max_episode_steps=ENDLESS), gym.spec(name)
     observation, _ = env.reset(seed=seed)
     for step in range(steps):
         if step in chosen:
