@@ -15,7 +15,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
 from kova.experiments.evaluation.play import mean_and_interval
-from kova.experiments.evaluation.until import LEAST, adjusted_mean
+from kova.experiments.evaluation.until import LEAST, STARTS, adjusted_mean
 from kova.sb3 import PPO
 
 #: What is asked for, in deviations of a return.
@@ -54,12 +54,13 @@ def main(
     model = PPO("MlpPolicy", training, n_steps=256, gamma=0.95, learning_rate=1e-3, seed=0).learn(frames)
     env = make_vec_env("Pendulum-v1", n_envs=20, seed=1000)
     returns, values = played(model, env, episodes)
-    starts = np.concatenate([model.predict_value(env.reset()).mean.numpy() for _ in range(50)]).astype(np.float64)
-    truth, explained = returns.mean(), np.corrcoef(returns, values)[0, 1] ** 2
+    starts = np.concatenate([model.predict_value(env.reset()).mean.numpy() for _ in range(500)]).astype(np.float64)
+    truth, _ = adjusted_mean(returns.tolist(), values.tolist(), starts)
+    explained = np.corrcoef(returns, values)[0, 1] ** 2
     print(f"return {truth:.0f}, deviation {returns.std():.0f}; the value at the start explains {explained:.0%} of it")
 
     rng = np.random.default_rng(0)
-    arms = {"returns alone": None, "with the critic": starts}
+    arms = ("returns alone", "with the critic")
     found: dict[str, list[float]] = {
         "within": [round(part * returns.std()) for part in PARTS],
         **{arm: [] for arm in arms},
@@ -68,9 +69,12 @@ def main(
     print("  ± asked for    episodes: returns alone / with the critic    typical error")
     for within in found["within"]:
         errors = []
-        for arm, known in arms.items():
-            orders = [rng.permutation(len(returns)) for _ in range(repeats)]
-            ends = [stopped(returns[order], values[order], known, within) for order in orders]
+        for arm in arms:
+            ends = []
+            for _ in range(repeats):
+                order = rng.permutation(len(returns))
+                own = rng.choice(starts, STARTS) if arm == "with the critic" else None
+                ends.append(stopped(returns[order], values[order], own, within))
             found[arm].append(float(np.median([count for count, _ in ends])))
             found[f"{arm}: inside"].append(float(np.mean([abs(mean - truth) <= within for _, mean in ends])))
             errors.append(np.median([abs(mean - truth) for _, mean in ends]))

@@ -119,12 +119,13 @@ def evaluate(
         "paper-fig3-ppo   Figure 3a of the paper",
         "paper-fig3-trpo  Figure 3b of the paper",
         "paper-fig4       Figure 4 of the paper: eta times observation noise",
+        "paper-envs       the paper's rollouts from one environment and from eight",
     )
     + "\n\n"
     + examples(
         "kova sweep quick --jobs 2",
         "kova sweep paper-fig3-ppo --dry-run",
-        "kova sweep paper-fig4 --seeds 3 --set critic.covariance=neuron",
+        "kova sweep paper-fig4 --seeds 1 --jobs 2",
         "kova sweep my.yaml --engine ray --address auto --out /shared/my-sweep",
     )
 )

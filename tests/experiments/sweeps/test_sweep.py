@@ -44,9 +44,10 @@ def test_the_shipped_sweeps_are_the_papers():
         "a2c-ablation": 2 * 11 * 3,
         "a2c-tuning": 3 * 15 * 2,
         "mujoco-300k": 2 * 3 * 4 * 3,
-        "paper-fig3-ppo": 5 * 6 * 8,
-        "paper-fig3-trpo": 5 * 5 * 8,
-        "paper-fig4": 2 * 7 * 8,
+        "paper-envs": 2 * 2 * 5,
+        "paper-fig3-ppo": 5 * 3 * 5,
+        "paper-fig3-trpo": 5 * 3 * 5,
+        "paper-fig4": 2 * 7 * 3,
         "quick": 2 * 3 * 2,
     }
 
@@ -57,9 +58,14 @@ def test_the_papers_arms_keep_its_tables():
     assert (hopper.critic["evolution"], hopper.critic["step_size"]) == ("Memoryless(0.1)", 0.1)
     assert runs["KOVA Memoryless", "Swimmer-v4"].critic["evolution"] == "Memoryless(0.01)"
     assert runs["KOVA FadingMemory", "Walker2d-v4"].critic["evolution"] == "FadingMemory(0.01)"
-    assert runs["KOVA FadingMemory", "Walker2d-v4"].steps == 2_000_000
-    assert runs["Adam (joint clip)", "Hopper-v4"].critic == {"optimizer": "upstream"}
-    assert runs["Adam (separate clip)", "Hopper-v4"].critic == {"optimizer": "adam"}
+    assert runs["KOVA FadingMemory", "Walker2d-v4"].critic["covariance"] == "neuron"
+    assert runs["Adam", "Hopper-v4"].critic == {"optimizer": "upstream"}
+    assert all(run.steps == 1_000_000 for run in runs.values())
+    # The paper's frames of a rollout.
+    assert all(run.n_envs * run.algorithm["n_steps"] == 2048 for run in runs.values())
+    assert all(
+        run.config.n_envs * run.config.algorithm["n_steps"] == 1024 for run in Sweep.find("paper-fig3-trpo").runs()
+    )
 
 
 def test_a_run_is_named_by_its_content():
