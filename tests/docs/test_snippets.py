@@ -213,3 +213,18 @@ def test_what_is_installed_and_made_exists(page):
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     made = [words[1] for words in lines(text) if words[0] == "make"] + re.findall(r"`make ([\w-]+)`", text)
     assert [target for target in made if target not in targets] == []
+
+
+def test_blocks_are_found_where_they_stand():
+    text = "# T\n\n- list\n\n    ```python\n    a = 1\n    ```\n\n<!-- not run: needs a GPU -->\n```python\nb\n```\n```sh\nc\n```\n"
+    assert list(blocks(text, "python")) == [
+        Block("python", "a = 1\n", 6, None),
+        Block("python", "b\n", 11, "needs a GPU"),
+    ]
+
+
+def test_links_of_the_readme_lead_somewhere():
+    """Those of the pages are checked where the site is built."""
+    found = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text())
+    assert len(found) > 20
+    assert [link for link in found if not (ROOT / link).exists()] == []
