@@ -23,7 +23,7 @@ from kova.step_report import StepReport
 from kova.trust import GainRatio, Trust, Unchecked
 from kova.units import LabelUnits, RawUnits, Units
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "KOVA",

@@ -54,7 +54,7 @@ class Beliefs:
         """Return the distribution of h(u; θ) under the posterior, N(h(u; θ̂), j P jᵀ), one Normal of shape (N,).
 
         Args:
-            inputs: u, as for :meth:`step`.
+            inputs: u, as for :meth:`kova.KOVA.step`.
             observation_noise: A scalar or (N,) that is added to the variance, for the distribution of a target label.
             calibrated: Take the variance from what labels were seen to do. A filter with replicas gives the variance
                 of their values; one without multiplies j P jᵀ by ``calibration.scale``, the factor by which labels

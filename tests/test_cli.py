@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import kova
 from kova.cli import app
 from kova.experiments.benchmarks import step as step_benchmark
 from kova.experiments.benchmarks import step_arms
@@ -46,6 +47,11 @@ def test_help_shows_examples_that_fit_80_columns(command):
     examples = [line.strip() for line in lines[start + 1 :] if line.strip()]
     assert examples
     assert all(example.startswith(" ".join(["kova", *command])) for example in examples)
+
+
+def test_the_version_is_the_packages():
+    result = runner.invoke(app, ["--version"], prog_name="kova")
+    assert (result.exit_code, result.output) == (0, f"kova-rl {kova.__version__}\n")
 
 
 def test_the_help_of_sweep_names_every_sweep_that_comes_with_kova():

@@ -9,6 +9,7 @@ from typing import Annotated
 try:
     import typer
 
+    from kova import __version__
     from kova.cli import bench
     from kova.cli.common import MAX_SEED, MAX_SEEDS, examples, lines_of, make_console, typed
     from kova.cli.errors import OneLineErrors
@@ -35,8 +36,18 @@ app.add_typer(bench.app, name="bench")
 Steps = Annotated[int | None, typer.Option(help="Frames to train on, all environments together.")]
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kova-rl {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     """Kalman critics for reinforcement learning."""
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+import kova
 from kova.experiments.files import write_whole
 
 #: Packages whose versions can change a result.
-PACKAGES = ("kova-rl", "torch", "numpy", "stable-baselines3", "sb3-contrib", "gymnasium", "mujoco")
+PACKAGES = ("torch", "numpy", "stable-baselines3", "sb3-contrib", "gymnasium", "mujoco")
 
 
 def provenance(command: str) -> dict[str, str | int]:
@@ -31,7 +32,8 @@ def provenance(command: str) -> dict[str, str | int]:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    # Not what is installed: an editable installation keeps the number with which it was made.
+    found = {"kova-rl": kova.__version__}
     for package in PACKAGES:
         try:
             found[package] = version(package)
