@@ -21,6 +21,7 @@ from kova.experiments.evaluation.play import (
 )
 from kova.experiments.evaluation.wording import UNITS, decimals, with_error
 from kova.experiments.files import is_folder
+from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import load
 
@@ -28,27 +29,34 @@ DEFAULT_FPS = 30
 
 
 def run(
-    path: Path, episodes: int, video_file: Path | None, seed: int, *, deterministic: bool, console: Console
+    path: Path,
+    episodes: int,
+    video_file: Path | None,
+    seed: int,
+    *,
+    deterministic: bool,
+    best: bool = False,
+    console: Console,
 ) -> None:
     """Play ``episodes`` and print the mean return with its 95 % interval; ``video_file`` gets a video of the first.
+
+    The agent is that of the last checkpoint, or the ``best`` of its evaluations.
 
     Raises:
         UsageError: There is no such run, it has no checkpoint, or the video cannot be made.
     """
     directory = RunDirectory(path)
     if not is_folder(path):
-        raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
+        raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v5-kova-seed0")
     config = directory.config()
-    checkpoint = directory.latest_checkpoint()
     directory.check_not_packed()
-    if checkpoint is None:
-        raise UsageError(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
+    checkpoint = _best(directory, config) if best else _last(directory)
     if video_file is not None:
         video.check(video_file)
         # MuJoCo and pygame must render without a screen.
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    model, env = load(config.changed(n_envs=1), checkpoint, None if video_file is None else "rgb_array")
+    model, env = load(config.single(), checkpoint, None if video_file is None else "rgb_array")
     if video_file is not None and "rgb_array" not in env.get_attr("metadata")[0].get("render_modes", ()):
         raise UsageError(f"{config.env} does not draw itself; leave --video out")
     played = []
@@ -86,6 +94,23 @@ def run(
         )
     if video_file is not None:
         console.print(f"video: {video_file}", highlight=False, soft_wrap=True)
+
+
+def _last(directory: RunDirectory) -> Path:
+    checkpoint = directory.latest_checkpoint()
+    if checkpoint is None:
+        path = directory.path
+        raise UsageError(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
+    return checkpoint
+
+
+def _best(directory: RunDirectory, config: RunConfig) -> Path:
+    if not directory.best.is_dir():
+        reason = "was trained without --eval-every" if config.eval_every is None else "has not been evaluated yet"
+        raise UsageError(
+            f"{directory.path} has no best model: it {reason}; leave --best out to play the last checkpoint"
+        )
+    return directory.best
 
 
 def at_the_start(played: list[Episode]) -> str | None:
