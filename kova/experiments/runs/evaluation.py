@@ -160,8 +160,9 @@ class Evaluator(BaseCallback):
         made = self._evaluate(frame)
         best = self.made.add(made)
         # Not by the logger's own dump: what it has gathered belongs to a later row.
+        row = {"eval/mean_reward": made.mean, "eval/mean_ep_length": made.length}
         for output in self.logger.output_formats:
-            output.write({"eval/mean_reward": made.mean, "eval/mean_ep_length": made.length}, {}, frame)
+            output.write(row, dict.fromkeys(row, ()), frame)
         if best:
             with self._directory.new_best() as folder:
                 self._save(folder)

@@ -49,6 +49,8 @@ class Tracker(KVWriter):
     def __init__(self, folder: Path, name: str, content: Mapping[str, Any]) -> None:
         self._file = folder / FILE
         self._memory = self._remembered()
+        # Not what this process sends: there may be two rows of one frame.
+        self._sent_before = int(self._memory.get("until", -1))
         self._rows: list[tuple[int, Row]] = []
         self._sent = time.monotonic()
         try:
@@ -75,7 +77,7 @@ class Tracker(KVWriter):
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """Add a row, unless it was sent before the run was stopped."""
-        if step <= self._memory.get("until", -1):
+        if step <= self._sent_before:
             return
         self._rows.append((step, numbers(key_values, key_excluded)))
         if time.monotonic() - self._sent > EVERY:
