@@ -21,8 +21,8 @@ app = typer.Typer(
     cls=OneLineErrors,
     help="Kalman critics for reinforcement learning.",
     epilog=examples(
-        "kova train ppo HalfCheetah-v4",
-        "kova eval runs/ppo-HalfCheetah-v4-kova-seed0",
+        "kova train ppo HalfCheetah-v5",
+        "kova eval runs/ppo-HalfCheetah-v5-kova-seed0",
         "kova sweep quick --jobs 2",
         "kova report sweeps/quick",
     ),
@@ -53,17 +53,21 @@ def main(
 
 @app.command(
     epilog=examples(
-        "kova train ppo HalfCheetah-v4 --steps 200000",
+        "kova train ppo HalfCheetah-v5 --steps 200000",
         "kova train ppo Hopper-v4 --preset paper --critic adam",
         "kova train dqn CartPole-v1 --set 'critic.evolution=PriorRelaxation(0.02)'",
         "kova train a2c CartPole-v1 --set n_envs=4 --set algorithm.gamma=0.98",
-        "kova train --resume --run-dir runs/ppo-HalfCheetah-v4-kova-seed0",
+        "kova train a2c Hopper-v5 --env-kwargs forward_reward_weight=2.0 --vec subproc",
+        "kova train ppo Hopper-v5 --wrapper 'gymnasium.wrappers.TimeLimit(max_episode_steps=200)'",
+        "kova train a2c Hopper-v5 --eval-every 10000 --stop-at 1000 --patience 5 --track wandb",
+        "kova train --resume --run-dir runs/ppo-HalfCheetah-v5-kova-seed0",
+        "kova train --resume --run-dir runs/ppo-HalfCheetah-v5-kova-seed0 --steps 400000",
     )
 )
 def train(
     context: typer.Context,
     algo: Annotated[str | None, typer.Argument(help="An algorithm of kova.sb3, such as ppo.")] = None,
-    env: Annotated[str | None, typer.Argument(help="A Gymnasium id, such as HalfCheetah-v4.")] = None,
+    env: Annotated[str | None, typer.Argument(help="A Gymnasium id, such as HalfCheetah-v5.")] = None,
     critic: Annotated[str | None, typer.Option(help="kova; adam, the control arm; or upstream, unchanged.")] = None,
     preset: Annotated[str | None, typer.Option(help="default, or paper for the published tables.")] = None,
     steps: Steps = None,
@@ -71,25 +75,58 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; repeat as needed.")
     ] = None,
+    env_kwargs: Annotated[
+        list[str] | None,
+        typer.Option("--env-kwargs", metavar="KEY=VALUE", help="An argument of the environment; repeat as needed."),
+    ] = None,
+    wrapper: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A gymnasium.Wrapper, package.Name or package.Name(key=1); innermost first."),
+    ] = None,
+    vec: Annotated[
+        str | None, typer.Option(help="Where copies run: dummy, here; subproc, a process each.  [default: dummy]")
+    ] = None,
+    eval_every: Annotated[
+        int | None, typer.Option(help="Frames between evaluations, which keep the best model.  [default: none]")
+    ] = None,
+    eval_episodes: Annotated[int | None, typer.Option(help="Of every evaluation.  [default: 10]")] = None,
+    stop_at: Annotated[float | None, typer.Option(help="End when the mean return of an evaluation reaches it.")] = None,
+    patience: Annotated[int | None, typer.Option(help="End after so many evaluations without a better one.")] = None,
+    track: Annotated[str | None, typer.Option(help="Send the logs to wandb or mlflow too.")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Where the run goes.  [default: runs/…]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped run from its last checkpoint.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue a run from its last checkpoint; a finished one with more --steps."),
+    ] = False,
 ) -> None:
     """Train an agent with a Kalman critic.
 
     The run's directory gets its settings, logs, learning curve and checkpoints. A run that was stopped, by Ctrl-C or
-    otherwise, continues from its last checkpoint with --resume.
+    otherwise, continues from its last checkpoint with --resume. A finished one is extended by --resume with more
+    --steps.
     """
     from kova.experiments.commands import train as train_command
 
-    request = train_command.TrainRequest(algo, env, critic, preset, steps, seed, tuple(settings or ()), run_dir)
+    request = train_command.TrainRequest(
+        *(algo, env, critic, preset, steps, seed, tuple(settings or ()), run_dir),
+        env_kwargs=tuple(env_kwargs or ()),
+        wrappers=tuple(wrapper or ()),
+        vec=vec,
+        eval_every=eval_every,
+        eval_episodes=eval_episodes,
+        stop_at=stop_at,
+        patience=patience,
+        track=track,
+    )
     train_command.run(request, typed(context), resume=resume, console=make_console())
 
 
 @app.command(
     "eval",
     epilog=examples(
-        "kova eval runs/ppo-HalfCheetah-v4-kova-seed0 --episodes 20",
-        "kova eval runs/ppo-HalfCheetah-v4-kova-seed0 --video cheetah.mp4",
+        "kova eval runs/ppo-HalfCheetah-v5-kova-seed0 --episodes 20",
+        "kova eval runs/ppo-HalfCheetah-v5-kova-seed0 --video cheetah.mp4",
+        "kova eval runs/ppo-HalfCheetah-v5-kova-seed0 --best",
         "kova eval runs/ppo-Pendulum-v1-kova-seed0 --within 20",
     ),
 )
@@ -106,6 +143,9 @@ def evaluate(
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Sample actions instead of taking the mode.")
     ] = False,
+    best: Annotated[
+        bool, typer.Option("--best", help="The best model of a run with --eval-every, not the last.")
+    ] = False,
 ) -> None:
     """Play a trained agent and report its return.
 
@@ -116,7 +156,8 @@ def evaluate(
     """
     from kova.experiments.commands import evaluate as eval_command
 
-    eval_command.run(run, episodes, video, seed, deterministic=not stochastic, console=make_console(), within=within)
+    greedy, console = not stochastic, make_console()
+    eval_command.run(run, episodes, video, seed, deterministic=greedy, console=console, best=best, within=within)
 
 
 @app.command(

@@ -26,6 +26,7 @@ from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.expressions import suggestion
 from kova.experiments.runs.training import build
+from kova.experiments.runs.vectors import Environments
 from kova.sb3.returns import ReturnBands
 
 #: Frames over which a share is taken.
@@ -130,7 +131,7 @@ def covered(algo: str, env: str, frames: int, change: str, seed: int) -> dict[st
     """Train an agent and return the share of returns inside its band, over all and in every stretch."""
     config = RunConfig.from_preset(algo, env).with_values({"seed": seed, "steps": frames})
     bare = environments.make(config)
-    assert isinstance(bare, environments.Environments)
+    assert isinstance(bare, Environments)
     if change == "rewards":
         bare.envs = [Tripled(task) for task in bare.envs]
     model = build(config, environments.normalized(bare, config))

@@ -82,7 +82,7 @@ def _episode(path: Path) -> Episode:
     directory = RunDirectory(path)
     checkpoint = directory.latest_checkpoint()
     assert checkpoint is not None
-    model, env = load(directory.config().changed(n_envs=1), checkpoint)
+    model, env = load(directory.config().single(), checkpoint)
     episode = play_as_valued(model, env, seed=10_000)
     env.close()
     return episode

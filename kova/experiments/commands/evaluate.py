@@ -40,6 +40,7 @@ def run(
     *,
     deterministic: bool,
     console: Console,
+    best: bool = False,
     within: float | None = None,
 ) -> None:
     """Play and print the mean return with its 95 % interval; ``video_file`` gets a video of the first episode.
@@ -51,6 +52,7 @@ def run(
         seed: Of the first episode.
         deterministic: Whether the agent takes the mode of its policy.
         console: The screen.
+        best: Whether the agent is the best of its evaluations, not that of the last checkpoint.
         within: Play until the mean is known to plus or minus so much; see :mod:`kova.experiments.evaluation.until`.
 
     Raises:
@@ -60,18 +62,16 @@ def run(
         raise UsageError("--within and --video do not go together; make the video with a call of its own")
     directory = RunDirectory(path)
     if not is_folder(path):
-        raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
+        raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v5-kova-seed0")
     config = directory.config()
-    checkpoint = directory.latest_checkpoint()
     directory.check_not_packed()
-    if checkpoint is None:
-        raise UsageError(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
+    checkpoint = _best(directory, config) if best else _last(directory)
     if video_file is not None:
         video.check(video_file)
         # MuJoCo and pygame must render without a screen.
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    model, env = load(config.changed(n_envs=1), checkpoint, None if video_file is None else "rgb_array")
+    model, env = load(config.single(), checkpoint, None if video_file is None else "rgb_array")
     if video_file is not None and "rgb_array" not in env.get_attr("metadata")[0].get("render_modes", ()):
         raise UsageError(f"{config.env} does not draw itself; leave --video out")
     if within is not None:
@@ -150,6 +150,23 @@ def _until(
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _last(directory: RunDirectory) -> Path:
+    checkpoint = directory.latest_checkpoint()
+    if checkpoint is None:
+        path = directory.path
+        raise UsageError(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
+    return checkpoint
+
+
+def _best(directory: RunDirectory, config: RunConfig) -> Path:
+    if not directory.best.is_dir():
+        reason = "was trained without --eval-every" if config.eval_every is None else "has not been evaluated yet"
+        raise UsageError(
+            f"{directory.path} has no best model: it {reason}; leave --best out to play the last checkpoint"
+        )
+    return directory.best
 
 
 def at_the_start(played: list[Episode]) -> str | None:

@@ -6,16 +6,18 @@ import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from kova.experiments.commands.resume import resumed
 from kova.experiments.errors import UsageError
 from kova.experiments.evaluation import curves
 from kova.experiments.evaluation.play import play_as_valued
 from kova.experiments.evaluation.wording import UNITS, decimals, with_error
-from kova.experiments.files import is_folder
-from kova.experiments.runs.config import RunConfig
+from kova.experiments.runs.config import ALGORITHMS, RunConfig, assigned_key, parsed
+from kova.experiments.runs.evaluation import Evaluations
 from kova.experiments.runs.progress import ProgressBar
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import Interrupted, Training, load
@@ -36,6 +38,26 @@ class TrainRequest:
     seed: int | None = None
     settings: tuple[str, ...] = ()
     run_dir: Path | None = None
+    env_kwargs: tuple[str, ...] = ()
+    wrappers: tuple[str, ...] = ()
+    vec: str | None = None
+    eval_every: int | None = None
+    eval_episodes: int | None = None
+    stop_at: float | None = None
+    patience: int | None = None
+    track: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the configuration that have an option of their own, those that were given.
+
+        Raises:
+            UsageError: An argument of the environment is not one.
+        """
+        names = ("algo", "env", "preset", "steps", "seed", "vec", "eval_every", "eval_episodes", "stop_at", "patience")
+        given = {name: getattr(self, name) for name in (*names, "track")}
+        given["env_kwargs"] = parsed(self.env_kwargs, example="forward_reward_weight=2.0") or None
+        given["wrappers"] = list(self.wrappers) or None
+        return {name: value for name, value in given.items() if value is not None}
 
     def config(self) -> RunConfig:
         """Return the run that was asked for.
@@ -44,16 +66,23 @@ class TrainRequest:
             UsageError: Something is missing or unknown.
         """
         if self.algo is None or self.env is None:
-            raise UsageError("name an algorithm and an environment, as in: kova train ppo HalfCheetah-v4")
+            raise UsageError("name an algorithm and an environment, as in: kova train ppo HalfCheetah-v5")
         config = RunConfig.from_preset(self.algo, self.env, self.preset or "default")
         if self.critic is not None:
             config = config.with_critic(self.critic)
-        return config.changed(steps=self.steps, seed=self.seed).with_overrides(self.settings)
+        return config.changed(**self.fields()).with_overrides(self.settings)
 
     def directory(self, config: RunConfig) -> RunDirectory:
         """Return where the run goes."""
         name = f"{config.algo}-{config.env.replace('/', '-')}-{config.critic['optimizer']}-seed{config.seed}"
         return RunDirectory(self.run_dir or Path("runs") / name)
+
+    def without_effect(self, config: RunConfig) -> list[str]:
+        """Return the settings that were typed and change nothing; a preset may have them for other critics."""
+        if config.critic["optimizer"] != "kova":
+            return []
+        only_for_adam = [f"algorithm.{name}" for name in ALGORITHMS[config.algo].only_for_adam]
+        return [key for key in dict.fromkeys(map(assigned_key, self.settings)) if key in only_for_adam]
 
 
 def run(request: TrainRequest, command: str, *, resume: bool, console: Console) -> None:
@@ -69,13 +98,24 @@ def run(request: TrainRequest, command: str, *, resume: bool, console: Console) 
         UsageError: It cannot be done; nothing was left behind.
         SystemExit: The user stopped it; it can be resumed.
     """
-    config, directory = _resumed(request) if resume else _new(request)
+    config, directory = resumed(request) if resume else _new(request)
+    if unused := request.without_effect(config):
+        console.print(
+            f"no effect on a Kalman critic: {', '.join(unused)}; its trust region is P", highlight=False, soft_wrap=True
+        )
     label = f"{config.algo} on {config.env}, {config.steps:,} frames, seed {config.seed}"
     with ExitStack() as held:
         if resume:
             held.enter_context(directory.locked())
             directory.discard_drafts()
-        training = Training(config, directory, command, lambda: [ProgressBar(console, label, config.steps)])
+        training = Training(
+            config,
+            directory,
+            command,
+            lambda: [ProgressBar(console, label, config.steps, lambda: training.best_return)],
+        )
+        if resume and config != directory.config():
+            directory.extend(config, training.model.num_timesteps)
         if not resume:
             directory.create(config)
             held.enter_context(directory.locked())
@@ -110,52 +150,27 @@ def _new(request: TrainRequest) -> tuple[RunConfig, RunDirectory]:
     return config, directory
 
 
-def _resumed(request: TrainRequest) -> tuple[RunConfig, RunDirectory]:
-    if request.run_dir is None and request.algo is None:
-        raise UsageError(
-            "say which run to resume, as in: kova train --resume --run-dir runs/ppo-HalfCheetah-v4-kova-seed0"
-        )
-    directory = RunDirectory(request.run_dir) if request.run_dir else request.directory(request.config())
-    if not is_folder(directory.path):
-        raise UsageError(f"{directory.path} does not exist: there is nothing to resume; leave --resume out to start it")
-    config = directory.config()
-    directory.check_not_packed()
-    for name in ("algo", "env", "preset", "steps", "seed"):
-        value = getattr(request, name)
-        # More frames would be another run: the schedules depend on their number.
-        if value is not None and value != getattr(config, name):
-            raise UsageError(
-                f"{directory.path} was started with {name} = {getattr(config, name)}, not {value}; leave it out"
-            )
-    if request.critic not in (None, config.critic["optimizer"]):
-        raise UsageError(
-            f"{directory.path} was started with the critic {config.critic['optimizer']}, not {request.critic}; "
-            "leave it out"
-        )
-    if request.settings and config.with_overrides(request.settings) != config:
-        raise UsageError(
-            f"{directory.path} was started with other settings, and a resumed run keeps its own; leave --set out"
-        )
-    return config, directory
-
-
 def _conclude(config: RunConfig, directory: RunDirectory, console: Console) -> None:
     """Play one episode, draw the picture, print the table."""
     checkpoint = directory.latest_checkpoint()
     assert checkpoint is not None
-    single = config.changed(n_envs=1)
-    model, env = load(single, checkpoint)
+    model, env = load(config.single(), checkpoint)
     episode = play_as_valued(model, env, seed=config.seed + 10_000)
     env.close()
     picture = directory.path / "curves.png"
     curves.save(picture, {f"{config.algo}, {config.critic['optimizer']} critic": [directory.path]}, episode, config.env)
     frames, returns = curves.training_returns(directory.path)
     table = Table(show_header=False, box=None)
-    table.add_row("frames", f"{config.steps:,}")
+    early, best = directory.status().get("stopped_early"), Evaluations(directory.evaluations_file, config).best
+    table.add_row("frames", f"{model.num_timesteps:,} of {config.steps:,}" if early else f"{config.steps:,}")
+    if early:
+        table.add_row("ended early", early)
     table.add_row("training episodes", f"{len(frames):,}")
     if len(returns):
         last = returns[-min(len(returns), 100) :]
         table.add_row(f"return, last {len(last)} episodes", f"{last.mean():.1f}")
+    if best is not None:
+        table.add_row("best evaluation", f"{best.mean:.1f} at frame {best.step:,}")
     table.add_row("return of one more episode", f"{episode.total:.1f}")
     if episode.mean is not None and episode.stddev is not None:
         value = with_error(episode.mean[0], 2 * episode.stddev[0])
@@ -166,4 +181,7 @@ def _conclude(config: RunConfig, directory: RunDirectory, console: Console) -> N
     table.add_row("learning curve", str(picture))
     console.print(table, highlight=False)
     console.print(f" returns and values are {UNITS}", highlight=False)
-    console.print(f" play it: kova eval {shlex.quote(str(directory.path))}", highlight=False, soft_wrap=True)
+    words = f"kova eval {shlex.quote(str(directory.path))}"
+    console.print(f" play it: {words}", highlight=False, soft_wrap=True)
+    if best is not None:
+        console.print(f" the best: {words} --best", highlight=False, soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.logs import STEP, read_rows
 from kova.experiments.runs.provenance import read_makers
 from kova.experiments.runs.run_directory import MADE_BY, RUNS, RunDirectory
-from kova.experiments.sweeps.grid import MANIFEST, PlannedRun, Sweep, canonical
+from kova.experiments.sweeps.grid import MANIFEST, NOT_IDENTIFYING, OF_THE_ENVIRONMENT, PlannedRun, Sweep, canonical
 
 Array = npt.NDArray[np.float64]
 
@@ -188,10 +188,11 @@ def _distinguished(runs: list[RunResult]) -> list[RunResult]:
 def settings(config: RunConfig) -> dict[str, Any]:
     """Return every setting but the seed, {section.name: value}."""
     flat: dict[str, Any] = {}
-    for name, value in asdict(config).items():
+    for name, value in config.content().items():
         if isinstance(value, dict):
-            flat |= {f"{name}.{key}": canonical(item) for key, item in value.items()}
-        elif name not in ("seed", "preset"):
+            plain = name in OF_THE_ENVIRONMENT
+            flat |= {f"{name}.{key}": item if plain else canonical(item) for key, item in value.items()}
+        elif name != "seed" and name not in NOT_IDENTIFYING:
             flat[name] = value
     return flat
 
@@ -226,7 +227,8 @@ def _run_directories(folder: Path) -> list[Path]:
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+    # W&B keeps a config.yaml of its own below a tracked run.
+    return any(part.startswith(".") or part == "wandb" for part in path.relative_to(folder).parts)
 
 
 def _read(path: Path, planned: dict[str, PlannedRun]) -> tuple[RunResult, str]:

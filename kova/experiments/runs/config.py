@@ -6,7 +6,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -18,8 +18,10 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 import kova
 import kova.sb3
 from kova.experiments.errors import UsageError
-from kova.experiments.runs import ranges
+from kova.experiments.runs import env_kwargs, hints, ranges, wrappers
 from kova.experiments.runs.expressions import resolve, suggestion
+from kova.experiments.runs.tracking import TRACKERS
+from kova.experiments.runs.vectors import VECTORS
 from kova.experiments.runs.yaml_file import read_fields
 from kova.sb3.on_policy import OnPolicyCritic
 
@@ -50,7 +52,21 @@ CRITICS: Mapping[str, tuple[str, ...] | None] = {
 
 
 #: A larger number is taken for a typing error.
-LARGEST = {"steps": 10**15, "n_envs": 10_000, "checkpoint_every": 10**15}
+LARGEST = {
+    "steps": 10**15,
+    "n_envs": 10_000,
+    "checkpoint_every": 10**15,
+    "eval_every": 10**15,
+    "eval_episodes": 10**6,
+    "patience": 10**6,
+}
+
+#: Fields that came after 0.1.0. At their defaults they are not part of a configuration, so that its file and the name
+#: of its run stay what they were.
+LATER = ("env_kwargs", "wrappers", "vec", "eval_every", "eval_episodes", "stop_at", "patience", "track")
+
+#: Fields that are names or numbers, or nothing.
+OPTIONAL = ("eval_every", "patience")
 
 
 @dataclass(frozen=True)
@@ -72,6 +88,14 @@ class RunConfig:
         algorithm: Arguments of upstream's constructor.
         policy: Arguments of upstream's policy.
         critic: ``optimizer`` (one of :data:`CRITICS`), ``epochs``, ``batch_size``, and arguments of :class:`kova.KOVA`.
+        env_kwargs: Arguments of the environment.
+        wrappers: Of the environment, the first innermost: dotted names, with arguments in brackets.
+        vec: Where copies of the environment run, one of :data:`~kova.experiments.runs.vectors.VECTORS`.
+        eval_every: Frames between evaluations; none without.
+        eval_episodes: Of every evaluation.
+        stop_at: Mean return of an evaluation that ends the run.
+        patience: Evaluations without a better one that end the run.
+        track: Service that gets the logs too, one of :data:`~kova.experiments.runs.tracking.TRACKERS`.
     """
 
     algo: str
@@ -87,6 +111,14 @@ class RunConfig:
     algorithm: dict[str, Any] = field(default_factory=dict)
     policy: dict[str, Any] = field(default_factory=dict)
     critic: dict[str, Any] = field(default_factory=lambda: {"optimizer": "kova"})
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    wrappers: list[str] = field(default_factory=list)
+    vec: str = "dummy"
+    eval_every: int | None = None
+    eval_episodes: int = 10
+    stop_at: float | None = None
+    patience: int | None = None
+    track: str | None = None
 
     def __post_init__(self) -> None:
         """Check every name and range that does not need the environment."""
@@ -97,6 +129,8 @@ class RunConfig:
             raise UsageError(f"algorithm {self.algo!r} is unknown{suggestion(self.algo, ALGORITHMS)}")
         for name, most in LARGEST.items():
             value = getattr(self, name)
+            if value is None and name in OPTIONAL:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} must be an integer >= 1, got {value!r}")
             if value > most:
@@ -106,7 +140,21 @@ class RunConfig:
         for name in ("normalize_observations", "normalize_rewards", "time_limit_bootstrap"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        self._check_environment()
+        if self.stop_at is not None and not ranges.NUMBER.holds(self.stop_at):
+            raise UsageError(f"stop_at must be a number, got {self.stop_at!r}")
+        if self.track is not None and self.track not in TRACKERS:
+            raise UsageError(f"track must be one of {', '.join(TRACKERS)}, got {self.track!r}")
         self._check_sections()
+
+    def _check_environment(self) -> None:
+        env_kwargs.check(self.env_kwargs)
+        if not isinstance(self.wrappers, list):
+            raise UsageError(f"wrappers must be a list, as in [gymnasium.wrappers.ClipAction], got {self.wrappers!r}")
+        for wrapper in self.wrappers:
+            wrappers.parsed(wrapper)
+        if not isinstance(self.vec, str) or self.vec not in VECTORS:
+            raise UsageError(f"vec must be one of {', '.join(VECTORS)}, got {self.vec!r}")
 
     def _check_sections(self) -> None:
         known = settable(self.algo)
@@ -196,9 +244,18 @@ class RunConfig:
         """Return this run with the other optimizer of the critic; the control arm keeps upstream's passes."""
         return replace(self, critic=_critic(self.critic, optimizer))
 
+    def single(self) -> RunConfig:
+        """Return this run with one environment, in this process: to play it."""
+        return replace(self, n_envs=1, vec="dummy")
+
+    def content(self) -> dict[str, Any]:
+        """Return what makes the run, {field: value}: without the fields that came later and are at their defaults."""
+        later = {entry.name: _default(entry) for entry in fields(self) if entry.name in LATER}
+        return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
+
     def to_yaml(self) -> str:
         """Return the content of ``config.yaml``."""
-        text: str = yaml.safe_dump(asdict(self), sort_keys=False)
+        text: str = yaml.safe_dump(self.content(), sort_keys=False)
         return text
 
     @classmethod
@@ -218,7 +275,11 @@ class RunConfig:
             raise UsageError(f"{path}: {error}") from None
 
 
-def assigned_key(assignment: str) -> str:
+def _default(entry: Field[Any]) -> Any:
+    return entry.default if entry.default_factory is MISSING else entry.default_factory()
+
+
+def assigned_key(assignment: str, example: str = "critic.evolution=PriorRelaxation(0.02)") -> str:
     """Return the key of a ``key=value`` text.
 
     Raises:
@@ -226,17 +287,17 @@ def assigned_key(assignment: str) -> str:
     """
     key, equals, _ = assignment.partition("=")
     if not equals or not key.strip():
-        raise UsageError(f"{assignment!r} is not key=value, as in critic.evolution=PriorRelaxation(0.02)")
+        raise UsageError(f"{assignment!r} is not key=value, as in {example}")
     return key.strip()
 
 
-def parsed(assignments: Sequence[str]) -> dict[str, Any]:
+def parsed(assignments: Sequence[str], **example: str) -> dict[str, Any]:
     """Return {key: value} of ``key=value`` texts.
 
     Raises:
         UsageError: One of them cannot be read.
     """
-    return {(key := assigned_key(text)): _parsed(text.partition("=")[2], key) for text in assignments}
+    return {(key := assigned_key(text, **example)): _parsed(text.partition("=")[2], key) for text in assignments}
 
 
 @cache
@@ -273,6 +334,8 @@ def check_key(key: str, algo: str) -> None:
 
 def _known(key: str, known: Sequence[str]) -> None:
     if key not in known:
+        if (advice := hints.of(key)) is not None:
+            raise UsageError(f"setting {key!r} is unknown; {advice}")
         # A name without its section, or in the wrong one, is the usual mistake.
         last = key.rpartition(".")[2]
         elsewhere = [name for name in known if name.rpartition(".")[2] == last]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +13,15 @@ import gymnasium as gym
 from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn, VecEnvWrapper
 
 from kova.experiments.errors import UsageError, one_line
+from kova.experiments.runs import env_kwargs
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.expressions import suggestion
-
-
-class Environments(DummyVecEnv):
-    """Environments one after the other, whose infos are handed out as they are.
-
-    Upstream copies them deeply: 8 % of a run of A2C on Ant. An environment makes new ones in every step.
-    """
-
-    def step_wait(self) -> VecEnvStepReturn:
-        """Step every environment, and begin again where an episode ended."""
-        for index, env in enumerate(self.envs):
-            observation, reward, terminated, truncated, info = env.step(self.actions[index])
-            self.buf_rews[index], self.buf_dones[index] = float(reward), terminated or truncated
-            info["TimeLimit.truncated"] = truncated and not terminated
-            if self.buf_dones[index]:
-                info["terminal_observation"] = observation
-                observation, self.reset_infos[index] = env.reset()
-            self.buf_infos[index] = info
-            self._save_obs(index, observation)
-        return self._obs_from_buf(), self.buf_rews.copy(), self.buf_dones.copy(), list(self.buf_infos)
+from kova.experiments.runs.vectors import VECTORS
+from kova.experiments.runs.wrappers import wrapped
 
 
 class WithoutTimeLimitBootstrap(VecEnvWrapper):
@@ -62,7 +45,8 @@ def make(config: RunConfig, render_mode: str | None = None) -> VecEnv:
     Raises:
         UsageError: The environment does not exist or cannot be made.
     """
-    env: VecEnv = Environments([_maker(config.env, render_mode) for _ in range(config.n_envs)])
+    maker = _Maker(config.env, config.env_kwargs, tuple(config.wrappers), render_mode)
+    env = VECTORS[config.vec]([maker] * config.n_envs)
     if is_image_space(env.observation_space):
         env = VecTransposeImage(env)
     return env if config.time_limit_bootstrap else WithoutTimeLimitBootstrap(env)
@@ -92,21 +76,36 @@ def policy_for(env: VecEnv) -> str:
     return "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
 
 
-def _maker(name: str, render_mode: str | None) -> Callable[[], gym.Env[Any, Any]]:
-    def make_one() -> gym.Env[Any, Any]:
+@dataclass(frozen=True)
+class _Maker:
+    """Makes one environment of a run, in this process or in another."""
+
+    name: str
+    kwargs: dict[str, Any]
+    wrappers: tuple[str, ...]
+    render_mode: str | None
+
+    def __call__(self) -> gym.Env[Any, Any]:
         try:
-            _quiet_mujoco(name)
-            with warnings.catch_warnings():
-                # The paper's v4 environments are out of date on purpose.
-                warnings.filterwarnings("ignore", r".*is out of date.*")
-                return Monitor(gym.make(name, render_mode=render_mode))
+            made = self._make(**self.kwargs)
         except gym.error.UnregisteredEnv as error:
-            raise UsageError(f"environment {name!r} is unknown{_closest(name)}") from error
+            raise UsageError(f"environment {self.name!r} is unknown{_closest(self.name)}") from error
         except Exception as error:
             # Its package may raise any error.
-            raise UsageError(f"environment {name!r} cannot be made: {one_line(error)}") from error
+            unknown = env_kwargs.refused(self._make, self.kwargs, error)
+            if unknown:
+                advice = env_kwargs.hint(self.name, unknown[0])
+                raise UsageError(f"environment {self.name!r} does not take {', '.join(unknown)}{advice}") from error
+            raise UsageError(f"environment {self.name!r} cannot be made: {one_line(error)}") from error
+        # Outermost: a wrapper may end episodes or change rewards, and what is learnt from is what is reported.
+        return Monitor(wrapped(made, self.wrappers))
 
-    return make_one
+    def _make(self, **kwargs: Any) -> gym.Env[Any, Any]:
+        _quiet_mujoco(self.name)
+        with warnings.catch_warnings():
+            # The paper's v4 environments are out of date on purpose.
+            warnings.filterwarnings("ignore", r".*is out of date.*")
+            return gym.make(self.name, render_mode=self.render_mode, **kwargs)
 
 
 def _quiet_mujoco(name: str) -> None:

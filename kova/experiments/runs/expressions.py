@@ -15,7 +15,9 @@ from torch import nn
 import kova
 from kova.suggest import suggestion
 
-__all__ = ["CALLS", "NAMES", "linear", "resolve", "suggestion"]
+__all__ = ["CALLS", "NAMES", "call_of", "linear", "resolve", "suggestion"]
+
+MODEL_ADVICE = "write it like FadingMemory(0.01)"
 
 
 def linear(start: float, end: float = 0.0) -> LinearSchedule:
@@ -69,31 +71,55 @@ def resolve(value: Any) -> Any:
     return _call(value) if "(" in value else value
 
 
+def call_of(text: Any) -> tuple[str, list[Any], dict[str, Any]]:
+    """Return the dotted name in a text and the arguments in its brackets, if it has any; nothing is called.
+
+    Raises:
+        ValueError: It is not written like a name or a call.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is not a text; write it like package.Name or package.Name(1, key=2)")
+    advice = "write it like package.Name or package.Name(1, key=2)"
+    node = _tree(text, advice)
+    positional, named = _arguments(node, text, advice) if isinstance(node, ast.Call) else ([], {})
+    name = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"{text!r} cannot be read; {advice}")
+    return name, positional, named
+
+
 def _call(text: str) -> Any:
+    return _called(_tree(text, MODEL_ADVICE), text)
+
+
+def _tree(text: str, advice: str) -> ast.expr:
     try:
-        node = ast.parse(text, mode="eval").body
+        return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)") from None
-    return _called(node, text)
+        raise ValueError(f"{text!r} cannot be read; {advice}") from None
 
 
 def _called(node: ast.expr, text: str) -> Any:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)")
+        raise ValueError(f"{text!r} cannot be read; {MODEL_ADVICE}")
     name = node.func.id
     if name not in CALLS:
         raise ValueError(f"{name!r} is unknown in {text!r}{suggestion(name, CALLS)}")
-    positional = [_literal(argument, text) for argument in node.args]
-    if any(keyword.arg is None for keyword in node.keywords):
-        raise ValueError(f"{text!r} cannot be read; write it like FadingMemory(0.01)")
-    names = [keyword.arg for keyword in node.keywords]
-    if len(set(names)) < len(names):
-        raise ValueError(f"{text!r} gives an argument twice; leave one out")
-    named = {keyword.arg: _literal(keyword.value, text) for keyword in node.keywords if keyword.arg}
+    positional, named = _arguments(node, text, MODEL_ADVICE)
     try:
         return CALLS[name](*positional, **named)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{text!r}: {error}") from None
+
+
+def _arguments(node: ast.Call, text: str, advice: str) -> tuple[list[Any], dict[str, Any]]:
+    positional = [_literal(argument, text) for argument in node.args]
+    if any(keyword.arg is None for keyword in node.keywords):
+        raise ValueError(f"{text!r} cannot be read; {advice}")
+    names = [keyword.arg for keyword in node.keywords]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{text!r} gives an argument twice; leave one out")
+    return positional, {keyword.arg: _literal(keyword.value, text) for keyword in node.keywords if keyword.arg}
 
 
 def _literal(node: ast.expr, text: str) -> Any:

@@ -33,14 +33,12 @@ class ProgressCSV(KVWriter):
 
     def __init__(self, path: Path, until: int) -> None:
         self._path = path
-        self._rows: list[Row] = _rows_until(path, STEP, until)
+        self._rows: list[Row] = rows_until(path, STEP, until)
         self._written = 0
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         """Add a row."""
-        row = {key: value for key, value in key_values.items() if "csv" not in (key_excluded.get(key) or ())}
-        numbers = {key: float(value) for key, value in row.items() if isinstance(value, int | float | np.number)}
-        self._rows.append({**numbers, STEP: step})
+        self._rows.append({**numbers(key_values, key_excluded), STEP: step})
         # Off-policy there is a row for every episode: to write all of them every time would be quadratic.
         if len(self._rows) > self._written + self._written // 100:
             self.flush()
@@ -48,7 +46,7 @@ class ProgressCSV(KVWriter):
     def flush(self) -> None:
         """Write the file."""
         columns = sorted({key for row in self._rows for key in row})
-        write_whole(self._path, _as_csv(columns, self._rows))
+        write_whole(self._path, as_csv(columns, self._rows))
         self._written = len(self._rows)
 
     def close(self) -> None:
@@ -82,7 +80,7 @@ class MonitorCSV(BaseCallback):
     def __init__(self, path: Path, env: str, until: int) -> None:
         super().__init__()
         self._path, self._env = path, env
-        self._rows: list[Row] = _rows_until(path, "step", until)
+        self._rows: list[Row] = rows_until(path, "step", until)
         # A resumed run's clock continues from the last episode that is kept.
         self._start = time.time() - (float(self._rows[-1]["t"]) if self._rows else 0.0)
         self._written = 0
@@ -103,14 +101,20 @@ class MonitorCSV(BaseCallback):
     def flush(self) -> None:
         """Write the file."""
         header = "#" + json.dumps({"t_start": self._start, "env_id": self._env}) + "\n"
-        write_whole(self._path, header + _as_csv(["r", "l", "t", "step"], self._rows))
+        write_whole(self._path, header + as_csv(["r", "l", "t", "step"], self._rows))
         self._written = len(self._rows)
 
 
-def make_logger(folder: Path, until: int) -> tuple[Logger, ProgressCSV]:
-    """Return the logger of a run, continuing after frame ``until``, and its table to flush."""
+def make_logger(folder: Path, until: int, *others: KVWriter) -> tuple[Logger, ProgressCSV]:
+    """Return the logger of a run, continuing after frame ``until``, and its table to flush; others get the rows too."""
     progress = ProgressCSV(folder / "progress.csv", until)
-    return Logger(str(folder), [progress, Events(folder / "tensorboard", until)]), progress
+    return Logger(str(folder), [progress, Events(folder / "tensorboard", until), *others]), progress
+
+
+def numbers(key_values: Mapping[str, Any], key_excluded: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+    """Return the numbers of a dump of the logger that belong in a table."""
+    row = {key: value for key, value in key_values.items() if "csv" not in (key_excluded.get(key) or ())}
+    return {key: float(value) for key, value in row.items() if isinstance(value, int | float | np.number)}
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -121,7 +125,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return [{key: value for key, value in row.items() if value} for row in csv.DictReader(lines)]
 
 
-def _rows_until(path: Path, column: str, until: int) -> list[Row]:
+def rows_until(path: Path, column: str, until: float) -> list[Row]:
     """Return the rows of an earlier part of a run, up to a frame.
 
     Raises:
@@ -135,7 +139,8 @@ def _rows_until(path: Path, column: str, until: int) -> list[Row]:
         ) from None
 
 
-def _as_csv(columns: list[str], rows: Iterable[Row]) -> str:
+def as_csv(columns: list[str], rows: Iterable[Row]) -> str:
+    """Return a table with a line of names."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,20 @@ EVERY = 64
 class ProgressBar(BaseCallback):
     """A bar with the mean return of the last episodes, the critic's explained variance and the speed.
 
+    Where a run is evaluated, the best evaluation has the place of the explained variance: 80 columns are full.
+
     Args:
         console: Where it is drawn.
         label: What is running; a line above the bar, which has no room for it.
         steps: Frames in all.
+        best: Mean return of the best evaluation so far, if there is one.
     """
 
-    def __init__(self, console: Console, label: str, steps: int) -> None:
+    def __init__(
+        self, console: Console, label: str, steps: int, best: Callable[[], float | None] = lambda: None
+    ) -> None:
         super().__init__()
+        self._best = best
         # The bar takes the width that the numbers leave, so that nothing is cut at 80 columns.
         self._bar = Progress(
             BarColumn(None, table_column=Column(ratio=1)),
@@ -67,7 +74,9 @@ class ProgressBar(BaseCallback):
         episodes: Any = self.model.ep_info_buffer
         if episodes:
             parts.append(f"return {np.mean([episode['r'] for episode in episodes]):8.1f}")
-        if self._explained is not None:
+        if (best := self._best()) is not None:
+            parts.append(f"best {best:8.1f}")
+        elif self._explained is not None:
             parts.append(f"expl. var. {self._explained:5.2f}")
         if (speed := self._bar.tasks[0].speed) is not None:
             parts.append(f"{speed:,.0f} frames/s")

@@ -20,6 +20,8 @@ from kova.experiments.runs.config import RunConfig
 KEPT_CHECKPOINTS = 2
 #: The file with versions and machine.
 MADE_BY = "made_by.json"
+#: The folder of the model that was evaluated best.
+BEST = "best"
 #: The folder of a sweep's directory that has its runs.
 RUNS = "runs"
 
@@ -47,6 +49,16 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         """The folder of checkpoints, one subfolder each, named by the frame."""
         return self.path / "checkpoints"
+
+    @property
+    def evaluations_file(self) -> Path:
+        """The table of the evaluations."""
+        return self.path / "evaluations.csv"
+
+    @property
+    def best(self) -> Path:
+        """The folder of the model that was evaluated best."""
+        return self.path / BEST
 
     def check_free(self) -> None:
         """Refuse to write over what is there.
@@ -118,6 +130,12 @@ class RunDirectory:
             )
         return RunConfig.from_yaml(self.config_file)
 
+    def extend(self, config: RunConfig, step: int) -> None:
+        """Make a finished run an unfinished one of more frames."""
+        # First: a kill between the two leaves a run that finishes again as it was.
+        self.write_status("interrupted", step=step, steps=config.steps)
+        write_whole(self.config_file, config.to_yaml())
+
     def write_status(self, state: str, **details: Any) -> None:
         """Write the state to ``status.json``: running, finished, interrupted or failed."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -176,14 +194,37 @@ class RunDirectory:
             sync(self.checkpoints)
         self.prune()
 
+    @contextmanager
+    def new_best(self) -> Iterator[Path]:
+        """Yield a folder to fill; it takes the place of the best model when the block ends without an error."""
+        draft, old = self.path / f".draft-{BEST}", self._old_best
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        yield draft
+        for file in draft.iterdir():
+            sync(file)
+        if self.best.exists():
+            self.best.rename(old)
+        draft.rename(self.best)
+        sync(self.path)
+        shutil.rmtree(old, ignore_errors=True)
+
+    @property
+    def _old_best(self) -> Path:
+        return self.path / f".old-{BEST}"
+
     def latest_checkpoint(self) -> Path | None:
         """Return the newest complete checkpoint."""
         found = self._complete()
         return found[-1] if found else None
 
     def discard_drafts(self) -> None:
-        """Remove what a killed process was writing."""
+        """Remove what a killed process was writing, and put back what it was about to replace."""
+        if self._old_best.exists() and not self.best.exists():
+            self._old_best.rename(self.best)
         for leftover in [
+            *self.path.glob(f".draft-{BEST}"),
+            *self.path.glob(f".old-{BEST}"),
             *self.checkpoints.glob(".draft-*"),
             *self.checkpoints.glob(".old-*"),
             *self.path.glob(DRAFTS),

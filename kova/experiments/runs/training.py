@@ -25,12 +25,13 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from kova.errors import CovarianceTooLarge
 from kova.experiments.errors import UsageError, one_line
-from kova.experiments.runs import environments
+from kova.experiments.runs import environments, evaluation, replay, tracking
 from kova.experiments.runs.config import ALGORITHMS, RunConfig, upstream_of
+from kova.experiments.runs.evaluation import Evaluator
 from kova.experiments.runs.expressions import resolve
 from kova.experiments.runs.logs import STEP, MonitorCSV, make_logger
 from kova.experiments.runs.provenance import add_maker, provenance
-from kova.experiments.runs.run_directory import MADE_BY, RunDirectory
+from kova.experiments.runs.run_directory import BEST, MADE_BY, RunDirectory
 from kova.sb3.upstream import forget_last_observation
 
 MODEL, NORMALIZATION, REPLAY = "model.zip", "normalization.pkl", "replay.pkl"
@@ -71,8 +72,7 @@ def build(config: RunConfig, env: VecEnv) -> BaseAlgorithm:
     if isinstance(settings.get("train_freq"), list):
         settings["train_freq"] = tuple(settings["train_freq"])
     if issubclass(ALGORITHMS[config.algo], OffPolicyAlgorithm):
-        # A buffer for more frames than the run has would only make checkpoints larger.
-        settings["buffer_size"] = min(settings.get("buffer_size", 1_000_000), config.steps)
+        settings["buffer_size"] = _buffer_size(config)
     if "action_noise" in settings:
         settings["action_noise"] = _action_noise(settings["action_noise"], env)
     try:
@@ -127,6 +127,11 @@ def _check_actions(config: RunConfig, env: VecEnv) -> None:
         )
 
 
+def _buffer_size(config: RunConfig) -> int:
+    """Return the frames of a replay buffer; one for more than the run has would only make checkpoints larger."""
+    return min(int(config.algorithm.get("buffer_size", 1_000_000)), config.steps)
+
+
 def _action_noise(sigma: float | None, env: VecEnv) -> NormalActionNoise | None:
     if sigma is None:
         return None
@@ -156,44 +161,66 @@ class Training:
     ) -> None:
         self.config, self.directory, self._command, self._watch = config, directory, command, watch
         self._interrupted = False
+        evaluation.check(config)
+        tracking.check(config.track)
         checkpoint = directory.latest_checkpoint()
         if checkpoint is None:
             self.env = environments.normalized(environments.make(config), config)
-            self.model = build(config, self.env)
+            try:
+                self.model = build(config, self.env)
+            except BaseException:
+                self.env.close()
+                raise
         else:
             self.model, self.env = load(config, checkpoint, to_train=True)
         self._last_checkpoint = self.model.num_timesteps
+        self._evaluator = Evaluator(config, directory, self._last_checkpoint, self._save)
+
+    @property
+    def best_return(self) -> float | None:
+        """Mean return of the best evaluation so far."""
+        best = self._evaluator.made.best
+        return None if best is None else best.mean
 
     def run(self) -> BaseAlgorithm:
-        """Train to the end and return the model.
+        """Train to the end, close the environments, and return the model.
 
         Raises:
-            UsageError: A log of an earlier part is damaged.
+            UsageError: A log of an earlier part is damaged, or the run cannot be tracked.
             Interrupted: Ctrl-C. No checkpoint is written for it: the schedule of checkpoints decides where the random
                 numbers are seeded and the environment is reset, and a resumed run must repeat that schedule.
         """
-        with self._ctrl_c():
-            return self._run()
+        try:
+            with self._ctrl_c():
+                return self._run()
+        finally:
+            self.env.close()
+            self._evaluator.close()
 
     def _run(self) -> BaseAlgorithm:
         done = self.model.num_timesteps
         # Before anything is written: they raise if the log of an earlier part is damaged.
         monitor = MonitorCSV(self.directory.path / "monitor.csv", self.config.env, done)
-        logger, progress = make_logger(self.directory.path, done)
+        tracker = tracking.begin(self.config.track, self.directory.path, self.config.content())
+        logger, progress = make_logger(self.directory.path, done, tracker)
         self.model.set_logger(logger)
         add_maker(self.directory.path / MADE_BY, provenance(self._command))
-        callbacks = [monitor, *self._watch()]
+        callbacks = [monitor, *self._watch(), self._evaluator]
+        state = "failed"
         try:
-            while self.model.num_timesteps < self.config.steps:
+            while self.model.num_timesteps < self.config.steps and self._evaluator.made.verdict is None:
                 self._stop_if_interrupted()
                 self._status("running")
                 self._train_part(callbacks)
                 # Before the checkpoint: a resumed run begins after it and will not log these frames again.
                 progress.flush()
                 monitor.flush()
+                tracker.flush()
                 self._checkpoint()
+            state = "finished"
         except (KeyboardInterrupt, Interrupted):
-            self._status("interrupted")
+            state = "interrupted"
+            self._status(state)
             raise
         except BaseException as error:
             self._status("failed", error=f"{type(error).__name__}: {one_line(error)}")
@@ -202,7 +229,9 @@ class Training:
             for callback in callbacks[1:]:
                 callback.on_training_end()
             logger.close()
-        self._status("finished")
+            tracker.end(state)
+        verdict = self._evaluator.made.verdict
+        self._status(state, **({} if verdict is None else {"stopped_early": verdict}))
         return self.model
 
     def _train_part(self, callbacks: list[BaseCallback]) -> None:
@@ -211,7 +240,7 @@ class Training:
         until = min((done // every + 1) * every, self.config.steps)
         model.set_random_seed(part_seed(self.config.seed, done))
         forget_last_observation(model)
-        stop = _Stop(until, self._stop_if_interrupted)
+        stop = _Stop(self._is_part_done(until), self._stop_if_interrupted)
         with suppress(_PartDone):
             model.learn(
                 self.config.steps - done,
@@ -219,16 +248,24 @@ class Training:
                 log_interval=_log_interval(model),
                 reset_num_timesteps=False,
             )
+        # After the last rollout of all no other begins.
+        self._evaluator.evaluate_if_due()
         # Upstream would write the values of the last update with the next rollout only.
         model.logger.record(STEP, model.num_timesteps, exclude="tensorboard")
         model.logger.dump(model.num_timesteps)
 
+    def _is_part_done(self, until: int) -> Callable[[], bool]:
+        return lambda: self.model.num_timesteps >= until or self._evaluator.made.verdict is not None
+
+    def _save(self, folder: Path) -> None:
+        self.model.save(folder / MODEL)
+        if isinstance(self.env, VecNormalize):
+            self.env.save(str(folder / NORMALIZATION))
+
     def _checkpoint(self) -> None:
         with self.directory.new_checkpoint(self.model.num_timesteps) as folder:
             forget_last_observation(self.model)
-            self.model.save(folder / MODEL)
-            if isinstance(self.env, VecNormalize):
-                self.env.save(str(folder / NORMALIZATION))
+            self._save(folder)
             if isinstance(self.model, OffPolicyAlgorithm):
                 _end_trajectory(self.model)
                 self.model.save_replay_buffer(folder / REPLAY)
@@ -273,13 +310,13 @@ def _log_interval(model: BaseAlgorithm) -> int:
 class _Stop(BaseCallback):
     """Ends a part between two rollouts, when everything has been learnt from, and an interrupted run at any frame."""
 
-    def __init__(self, until: int, stop_if_interrupted: Callable[[], None]) -> None:
+    def __init__(self, is_part_done: Callable[[], bool], stop_if_interrupted: Callable[[], None]) -> None:
         super().__init__()
-        self._until, self._stop_if_interrupted = until, stop_if_interrupted
+        self._is_part_done, self._stop_if_interrupted = is_part_done, stop_if_interrupted
 
     def _on_rollout_start(self) -> None:
         # First: a part that is complete gets its checkpoint even if Ctrl-C came during its last update.
-        if self.num_timesteps >= self._until:
+        if self._is_part_done():
             raise _PartDone
         self._stop_if_interrupted()
 
@@ -308,6 +345,9 @@ def load(
         model = algorithm.load(checkpoint / MODEL, env=env, device=config.algorithm.get("device", "cpu"))
         if isinstance(model, OffPolicyAlgorithm) and to_train:
             model.load_replay_buffer(checkpoint / REPLAY)
+            assert isinstance(model.replay_buffer, ReplayBuffer)
+            # The run may have been extended.
+            replay.grow(model.replay_buffer, _buffer_size(config))
     except UsageError:
         raise
     except Exception as error:
@@ -318,6 +358,8 @@ def load(
 
 
 def _advice(checkpoint: Path) -> str:
+    if checkpoint.name == BEST:
+        return "leave --best out to play the last checkpoint"
     older = sorted(path.name for path in checkpoint.parent.glob("[0-9]*") if path.name < checkpoint.name)
     if older:
         return f"delete that folder to continue from {older[-1]}"

@@ -28,6 +28,10 @@ from kova.experiments.runs.yaml_file import read_fields
 MANIFEST = "sweep"
 #: A larger number of seeds is taken for a typing error.
 MAX_SEEDS = 10_000
+#: What does not make another run: where its settings came from, and who else gets its logs.
+NOT_IDENTIFYING = ("preset", "track")
+#: Fields that are not settings of kova's: an id or an argument with brackets in it is not an expression.
+OF_THE_ENVIRONMENT = ("env", "env_kwargs", "wrappers")
 #: The keys of an arm.
 ARM_KEYS = ("algorithm", "critic", "set", "environments")
 
@@ -49,9 +53,11 @@ class PlannedRun:
     @property
     def key(self) -> str:
         """Twelve hexadecimal digits that identify the configuration; the preset it came from does not count."""
-        # Not part of the settings: an id with brackets in it is not an expression.
-        content = {name: value for name, value in asdict(self.config).items() if name not in ("preset", "env")}
-        text = self.config.env + json.dumps(canonical(content), sort_keys=True)
+        content = {name: value for name, value in self.config.content().items() if name not in NOT_IDENTIFYING}
+        environment = {name: content.pop(name) for name in OF_THE_ENVIRONMENT if name in content}
+        text = environment.pop("env") + json.dumps(canonical(content), sort_keys=True)
+        if environment:
+            text += json.dumps(environment, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property

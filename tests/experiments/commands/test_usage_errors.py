@@ -41,8 +41,8 @@ WRONG = {
     "an unknown option": (["train", "--foo"], "--foo", "kova train --help"),
     "an option without its value": (["train", "ppo", "CartPole-v1", "--seed"], "--seed"),
     "an option that is no number": (["train", "ppo", "CartPole-v1", "--steps", "abc"], "--steps", "--help"),
-    "no algorithm": (["train"], "kova train ppo HalfCheetah-v4"),
-    "no environment": (["train", "ppo"], "kova train ppo HalfCheetah-v4"),
+    "no algorithm": (["train"], "kova train ppo HalfCheetah-v5"),
+    "no environment": (["train", "ppo"], "kova train ppo HalfCheetah-v5"),
     "too many words": (["train", "ppo", "CartPole-v1", "more"], "more"),
     "an unknown algorithm": (["train", "pppo", "CartPole-v1"], "'pppo'", "did you mean 'ppo'?"),
     "an algorithm like no other": (["train", "sarsa", "CartPole-v1"], "a2c, ddpg, dqn, ppo, trpo"),
@@ -122,6 +122,86 @@ WRONG = {
         [*sets("critic.step_size=0.5"), "--critic", "adam"],
         "critic.step_size is a setting of the Kalman critic",
     ),
+    "an argument of the environment without =": (
+        ["train", "ppo", "Hopper-v5", "--env-kwargs", "frame_skip:2"],
+        "'frame_skip:2' is not key=value, as in forward_reward_weight=2.0",
+    ),
+    "an argument that the environment does not take": (
+        ["train", "ppo", "Hopper-v5", "--env-kwargs", "forward_reward_wight=2", "--env-kwargs", "xyzzy=1"],
+        "'Hopper-v5' does not take forward_reward_wight, xyzzy; did you mean 'forward_reward_weight'?",
+    ),
+    "an argument that the run decides": (
+        ["train", "ppo", "Hopper-v5", "--env-kwargs", "render_mode=human"],
+        "'render_mode', which the run decides itself; use kova eval --video",
+    ),
+    "an argument as a setting": (
+        sets("env_kwargs.frame_skip=2"),
+        "write --env-kwargs frame_skip=VALUE",
+    ),
+    "arguments that are a list": (sets("env_kwargs=[1]"), "env_kwargs must be a mapping of arguments, got [1]"),
+    "an argument that is a date": (sets("env_kwargs={a: 2020-01-02}"), "env_kwargs.a must be a number, a text"),
+    "a wrapper of no package": (
+        ["train", "ppo", "CartPole-v1", "--wrapper", "nopackage.Thing"],
+        "wrapper 'nopackage.Thing' cannot be imported: No module named 'nopackage'; install its package",
+    ),
+    "a misspelt wrapper": (
+        ["train", "ppo", "CartPole-v1", "--wrapper", "gymnasium.wrappers.TimeLimt(3)"],
+        "gymnasium.wrappers has no TimeLimt; did you mean 'TimeLimit'?",
+    ),
+    "a wrapper without its module": (["train", "ppo", "CartPole-v1", "--wrapper", "TimeLimit(3)"], "has no module"),
+    "a wrapper that is none": (
+        ["train", "ppo", "CartPole-v1", "--wrapper", "os.system('true')"],
+        "'os.system' is not a gymnasium.Wrapper",
+    ),
+    "a wrapper with wrong arguments": (
+        ["train", "ppo", "CartPole-v1", "--wrapper", "gymnasium.wrappers.TimeLimit(steps=3)"],
+        "gymnasium.wrappers.TimeLimit(steps=3) cannot be made",
+        "'steps'",
+    ),
+    "code for a wrapper": (
+        ["train", "ppo", "CartPole-v1", "--wrapper", "a.b(open('x'))"],
+        "is not a number or a string",
+    ),
+    "half a wrapper": (["train", "ppo", "CartPole-v1", "--wrapper", "a.b("], "'a.b(' cannot be read; write it like"),
+    "a call of a call": (["train", "ppo", "CartPole-v1", "--wrapper", "a.b()()"], "cannot be read; write it like"),
+    "wrappers that are no list": (sets("wrappers=gymnasium.wrappers.ClipAction"), "wrappers must be a list"),
+    "an unknown vector": (["train", "ppo", "CartPole-v1", "--vec", "threads"], "vec must be one of dummy, subproc"),
+    "no frames between evaluations": (
+        ["train", "ppo", "CartPole-v1", "--eval-every", "0"],
+        "eval_every must be an integer >= 1, got 0",
+    ),
+    "an evaluation that never comes": (
+        ["train", "ppo", "CartPole-v1", "--eval-every", "100001"],
+        "--eval-every 100001 is more than the 100000 frames of the run",
+    ),
+    "evaluations of nothing": (
+        ["train", "ppo", "CartPole-v1", "--eval-every", "100", "--eval-episodes", "0"],
+        "eval_episodes must be an integer >= 1",
+    ),
+    "an end without evaluations": (
+        ["train", "ppo", "CartPole-v1", "--stop-at", "100"],
+        "--stop-at",
+        "add --eval-every",
+    ),
+    "patience without evaluations": (["train", "ppo", "CartPole-v1", "--patience", "3"], "add --eval-every N"),
+    "no patience": (["train", "ppo", "CartPole-v1", "--eval-every", "9", "--patience", "0"], "patience must be"),
+    "an end that is no number": (
+        ["train", "ppo", "CartPole-v1", "--eval-every", "9", "--stop-at", "nan"],
+        "stop_at must be a number, got nan",
+    ),
+    "an unknown service": (["train", "ppo", "CartPole-v1", "--track", "comet"], "track must be one of wandb, mlflow"),
+    "eta of the critic": (
+        sets("critic.eta=0.001"),
+        "it belongs to the evolution model: --set 'critic.evolution=PriorRelaxation(0.001)'",
+    ),
+    "eta of nothing": (sets("eta=0.001"), "critic.evolution=PriorRelaxation"),
+    "a rate of the critic": (sets("critic.lr=0.1"), "a Kalman critic has no learning rate"),
+    "a rate by its short name": (sets("algorithm.lr=0.1"), "algorithm.learning_rate"),
+    "the variance of the noise": (sets("critic.variance=0.1"), "critic.noise=ConstantNoise(0.05)"),
+    "alpha": (sets("critic.alpha=0.1"), "critic.step_size"),
+    "passes by upstream's name": (sets("critic.n_epochs=3"), "critic.epochs"),
+    "frames by upstream's name": (sets("total_timesteps=3"), "--steps N"),
+    "the zoo's normalisation": (sets("normalize=true"), "normalize_observations=true and normalize_rewards=true"),
     "to resume nothing": (["train", "--resume"], "say which run to resume"),
     "to resume what is not there": (["train", "--resume", "--run-dir", "gone"], "gone does not exist", "--resume out"),
     "to play what is not there": (["eval", "gone"], "gone is not a directory"),
@@ -276,7 +356,12 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path):
     ("changed", "says"),
     [
         (["--seed", "1"], "started with seed = 0, not 1"),
-        (["--steps", "128"], "started with steps = 64, not 128"),
+        (["--steps", "32"], "has 64 frames, and --steps 32 is not more"),
+        (["--steps", "64"], "has 64 frames, and --steps 64 is not more"),
+        (["--vec", "subproc"], "started with vec = dummy, not subproc"),
+        (["--track", "wandb"], "started with track = none, not wandb"),
+        (["--eval-every", "32"], "started with eval_every = none, not 32"),
+        (["--wrapper", "a.B"], "started with wrappers = none, not ['a.B']"),
         (["--critic", "adam"], "started with the critic kova, not adam"),
         (["--set", "algorithm.gamma=0.5"], "started with other settings"),
         (["--set", "algorithm.gama=0.5"], "did you mean 'algorithm.gamma'?"),
@@ -305,6 +390,34 @@ def test_a_resumed_run_keeps_its_settings(run: Path, tmp_path: Path, changed: li
 def test_a_spoilt_configuration(run: Path, tmp_path: Path, content: str | bytes, says: str, command: list[str]):
     (run / "config.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
     assert_refused(tmp_path, [*command, str(run)], "config.yaml", says)
+
+
+def test_a_run_without_evaluations_has_no_best(run: Path, tmp_path: Path):
+    says = ("has no best model: it was trained without --eval-every", "leave --best out")
+    assert_refused(tmp_path, ["eval", str(run), "--best"], *says)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["ppo", "--set", "algorithm.vf_coef=0.3", "--set", "algorithm.vf_coef=0.4"], "algorithm.vf_coef"),
+        (
+            ["ppo", "--set", "algorithm.clip_range_vf=0.2", "--set", "algorithm.vf_coef=1"],
+            "clip_range_vf, algorithm.vf",
+        ),
+        (["trpo", "--set", "algorithm.n_critic_updates=3"], "algorithm.n_critic_updates"),
+        (["ppo", "--set", "algorithm.vf_coef=0.3", "--critic", "adam"], None),
+        (["ppo", "--set", "algorithm.ent_coef=0.3"], None),
+        (["ppo", "--preset", "paper"], None),
+    ],
+)
+def test_a_setting_without_effect_is_named_once(words: list[str], names: str | None, tmp_path: Path):
+    env = "Hopper-v4" if "paper" in words else "CartPole-v1"
+    result = runner.invoke(app, ["train", words[0], env, *words[1:], *TINY, "--run-dir", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    said = [line for line in result.output.splitlines() if "no effect on a Kalman critic" in line]
+    assert len(said) == (names is not None)
+    assert names is None or names in said[0]
 
 
 def corrupt(path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from kova.experiments.runs.environments import Environments
+from kova.experiments.runs.vectors import Environments
 
 
 def test_steps_are_upstreams_and_old_infos_stay_as_they_were():

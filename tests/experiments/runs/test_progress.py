@@ -11,10 +11,12 @@ from rich.console import Console
 from kova.experiments.runs.progress import ProgressBar
 
 
+@pytest.mark.parametrize(("best", "third"), [(None, "expl. var. -12.35"), (-12345.67, "best -12345.7")])
 @pytest.mark.parametrize("width", [80, 120])
-def test_nothing_is_cut(width: int):
+def test_nothing_is_cut(width: int, best: float | None, third: str):
     out = io.StringIO()
-    bar = ProgressBar(Console(file=out, width=width, force_terminal=True, color_system=None), "ppo on Ant-v4", 10**6)
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    bar = ProgressBar(console, "ppo on Ant-v4", 10**6, lambda: best)
     bar.model = SimpleNamespace(ep_info_buffer=[{"r": -12345.67}], logger=SimpleNamespace(name_to_value={}))
     bar.num_timesteps = 0
     bar._on_training_start()
@@ -25,6 +27,6 @@ def test_nothing_is_cut(width: int):
     bar._on_training_end()
     last = [part for part in out.getvalue().split("\x1b[2K") if "%" in part][-1]
     assert "…" not in out.getvalue()
-    for shown in ("60%", "return -12345.7", "expl. var. -12.35", "frames/s", "━━━"):
+    for shown in ("60%", "return -12345.7", third, "frames/s", "━━━"):
         assert shown in last
     assert "ppo on Ant-v4" in out.getvalue()

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from kova.cli import app
 from kova.experiments.errors import UsageError
+from kova.experiments.report.results import settings
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.provenance import read_makers
 from kova.experiments.runs.run_directory import RunDirectory
@@ -82,6 +83,21 @@ def test_a_run_is_named_by_its_content():
 def test_a_name_once_given_does_not_change():
     config = RunConfig("ppo", "Hopper-v4", algorithm={"learning_rate": "linear(3e-4)"}, critic={"optimizer": "adam"})
     assert PlannedRun("arm", config).name == "ppo-Hopper-v4-adam-seed0-79ab7dd66e57"
+
+
+def test_settings_that_came_later_name_a_run_only_where_they_are_used():
+    before = planned().key
+    for same in ("vec=dummy", "eval_episodes=10", "wrappers=[]", "env_kwargs={}", "stop_at=null", "track=wandb"):
+        assert planned(same).key == before, same
+    others = [
+        *("vec=subproc", "eval_every=1000", "eval_episodes=3", "stop_at=3", "patience=2"),
+        *("env_kwargs={frame_skip: 2}", "env_kwargs={name: Ant(3)}", "wrappers=[gymnasium.wrappers.TimeLimit(3)]"),
+        "wrappers=['gymnasium.wrappers.TimeLimit(3)', gymnasium.wrappers.ClipAction]",
+    ]
+    keys = [planned(other).key for other in others]
+    assert len({before, *keys}) == len(others) + 1
+    assert settings(planned(others[6]).config)["env_kwargs.name"] == "Ant(3)"
+    assert "track" not in settings(planned("track=wandb").config)
 
 
 def test_seeds_come_first_so_that_a_stopped_sweep_has_every_arm():
