@@ -32,7 +32,10 @@ COMMANDS = [
     ["bench", "deep-sea"],
     ["bench", "streams"],
     ["bench", "scale"],
+    ["bench", "gradients"],
     ["bench", "policy"],
+    ["bench", "ranking"],
+    ["bench", "returns"],
     ["demo"],
 ]
 
