@@ -54,7 +54,7 @@ def train(
     algo: Annotated[str | None, typer.Argument(help="An algorithm of kova.sb3, such as ppo.")] = None,
     env: Annotated[str | None, typer.Argument(help="A Gymnasium id, such as HalfCheetah-v4.")] = None,
     critic: Annotated[str | None, typer.Option(help="kova; adam, the control arm; or upstream, unchanged.")] = None,
-    preset: Annotated[str | None, typer.Option(help="default, or paper for the published tables.")] = None,
+    preset: Annotated[str | None, typer.Option(help="default, paper for the published tables, or a YAML file.")] = None,
     steps: Steps = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.  [default: 0]")] = None,
     settings: Annotated[
