@@ -24,6 +24,7 @@ COMMANDS = [
     ["eval"],
     ["sweep"],
     ["report"],
+    ["tune"],
     ["bench"],
     ["bench", "step"],
     ["bench", "train"],

@@ -44,7 +44,7 @@ def preset_values(preset: str, algo: str, env: str, known: Collection[str]) -> d
         if env not in environments:
             raise UsageError(f"preset {preset!r} has no {env!r} for {algo}{suggestion(env, environments)}")
         values = _merged(values, _section(environments, env, preset))
-    return _with_numbers(values)
+    return {name: _with_numbers(value) for name, value in values.items()}
 
 
 def _find(preset: str) -> Path:
