@@ -6,7 +6,6 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from filelock import FileLock, Timeout
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
@@ -17,6 +16,7 @@ from kova.experiments.commands.train import TrainRequest
 from kova.experiments.errors import UsageError, one_line
 from kova.experiments.evaluation.wording import UNITS
 from kova.experiments.files import check_folder, write_whole
+from kova.experiments.report.numbers import decimals, in_words
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig, assigned_key, parsed
 from kova.experiments.runs.preset_files import shipped_presets
@@ -30,7 +30,7 @@ from kova.experiments.tuning.ranges import Dimension
 from kova.experiments.tuning.space import dimensions
 from kova.experiments.tuning.study import POINTS, WHY, TuningStudy
 from kova.experiments.tuning.trials import TrialRunner
-from kova.experiments.tuning.verdict import TUNED, Verdict, comparison, in_words, write_manifest
+from kova.experiments.tuning.verdict import TUNED, Verdict, comparison, write_manifest
 
 #: What a search leaves in its directory.
 PRESET, PICTURE, TRIALS, VERDICT = "preset.yaml", "tuning.png", "trials", "verdict"
@@ -258,14 +258,13 @@ def _verdict_table(verdict: Verdict, effort: Effort) -> Table:
     table.add_column("setting")
     for column in (f"interquartile mean, {fresh} (95 % interval)", "runs from", "to"):
         table.add_column(column, justify="right")
-    scale = max((float(np.abs(own).max()) for own in verdict.scores.values() if len(own)), default=0.0)
-    decimals = 1 if scale >= 10 else 3
+    places = decimals(number for own in verdict.scores.values() for number in own)
     for arm, own in verdict.scores.items():
         interval = verdict.interval(arm)
         if interval is None:
             table.add_row(arm, "no run was finished", "", "")
         else:
-            table.add_row(arm, in_words(interval, decimals), f"{own.min():,.{decimals}f}", f"{own.max():,.{decimals}f}")
+            table.add_row(arm, in_words(interval, places), f"{own.min():,.{places}f}", f"{own.max():,.{places}f}")
     return table
 
 

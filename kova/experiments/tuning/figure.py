@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from kova.experiments.evaluation.wording import UNITS
 from kova.experiments.files import replacing
-from kova.experiments.report.charts import COLOURS
+from kova.experiments.report.palette import COLOURS
 from kova.experiments.report.paper_figures import STYLE
 from kova.experiments.tuning.importance import ENOUGH, importances
 from kova.experiments.tuning.ranges import Dimension

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from kova.experiments.files import write_whole
 from kova.experiments.report import statistics
+from kova.experiments.report.numbers import in_words
 from kova.experiments.report.statistics import Interval
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.run_directory import RUNS, RunDirectory
@@ -99,7 +100,7 @@ class Verdict:
             failed = " and ".join(arm for arm, own in self.scores.items() if not len(own))
             return f"There is no verdict: no run of {failed} was finished."
         seeds = min(len(own) for own in self.scores.values())
-        words = f"earns more than one of the default with probability {in_words(chance, 2)}"
+        words = f"earns more than one of the default with probability {in_words(chance)}"
         if np.isnan(chance.low):
             return f"There is no verdict: a run of the tuned setting {words}; {seeds} seed has no interval."
         if chance.low > 0.5:
@@ -112,9 +113,3 @@ class Verdict:
     def _range(self) -> tuple[float, float]:
         pooled = np.concatenate(list(self.scores.values()))
         return float(pooled.min()), float(pooled.max())
-
-
-def in_words(interval: Interval, decimals: int) -> str:
-    """Return an estimate and, if there is one, its interval."""
-    ends = "" if np.isnan(interval.low) else f" ({interval.low:,.{decimals}f} to {interval.high:,.{decimals}f})"
-    return f"{interval.estimate:,.{decimals}f}{ends}"
