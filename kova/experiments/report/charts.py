@@ -29,15 +29,21 @@ LAYOUT = {
 }
 
 
-def learning(task: Task, metric: str, title: str, palette: Palette) -> go.Figure:
-    """Return mean ± standard deviation of a metric against frames, a curve for every arm."""
-    figure = go.Figure()
+def learning(task: Task, metric: str, title: str, palette: Palette, floor: float | None = None) -> go.Figure:
+    """Return mean ± standard deviation of a metric against frames, a curve for every arm.
+
+    What is below ``floor`` is not in sight until the reader zooms out.
+    """
+    figure, lowest, highest = go.Figure(), np.inf, -np.inf
     for arm in task.arms:
         mean, low, high = task.band(arm, metric)
         known = np.isfinite(mean)
         if known.any():
             _band(figure, task.grid[known], mean[known], low[known], high[known], arm, palette)
+            lowest, highest = np.fmin(lowest, np.nanmin(mean)), np.fmax(highest, np.nanmax(mean))
     _lay_out(figure, title, xaxis_title="frames")
+    if floor is not None and lowest < floor < highest:
+        figure.update_yaxes(range=[floor, highest + 0.03 * (highest - floor)])
     return figure
 
 
@@ -69,12 +75,8 @@ def _points(title: str, found: Mapping[str, Interval], palette: Palette) -> go.F
     figure = go.Figure()
     for arm, interval in found.items():
         known = not np.isnan(interval.low)
-        error = {
-            "type": "data",
-            "symmetric": False,
-            "array": [interval.high - interval.estimate if known else 0.0],
-            "arrayminus": [interval.estimate - interval.low if known else 0.0],
-        }
+        ends = [np.array([end]) for end in (interval.estimate, interval.low, interval.high)]
+        error = _errors(*ends) if known else None
         marker = {"color": palette.colour(arm), "size": 9}
         figure.add_scatter(x=[interval.estimate], y=[arm], error_x=error, marker=marker, name=arm, meta=arm)
     _lay_out(
@@ -96,7 +98,7 @@ def grid(title: str, etas: Sequence[float], noises: Sequence[str], means: Array)
     figure = go.Figure(
         go.Heatmap(
             z=_plain(means),
-            x=[noise.replace("(", "(<br>", 1) for noise in noises],
+            x=[_in_lines(noise) for noise in noises],
             y=[f"η = {eta:g}" for eta in etas],
             text=texts,
             texttemplate="%{text}",
@@ -105,8 +107,18 @@ def grid(title: str, etas: Sequence[float], noises: Sequence[str], means: Array)
         )
     )
     labels = {"automargin": True, "showgrid": False}
-    _lay_out(figure, title, hovermode="closest", xaxis={**labels, "tickangle": 0}, yaxis=labels)
+    _lay_out(
+        figure, title, hovermode="closest", xaxis={**labels, "tickangle": 0, "tickfont": {"size": 10}}, yaxis=labels
+    )
     return figure
+
+
+def _in_lines(noise: str) -> str:
+    """Return a model in lines short enough to stand beside others; of one argument the name is not needed."""
+    kind, _, arguments = noise.partition("(")
+    if arguments.count("=") == 1:
+        arguments = arguments.partition("=")[2]
+    return f"{kind}(<br>{arguments.replace(', ', ',<br>')}"
 
 
 def wall_clock(seconds: Mapping[str, Mapping[str, float]], palette: Palette) -> go.Figure:
@@ -124,14 +136,15 @@ def _lay_out(figure: go.Figure, title: str, **own: Any) -> None:
 
 
 def _band(figure: go.Figure, x: Array, middle: Array, low: Array, high: Array, arm: str, palette: Palette) -> None:
-    if np.isfinite(low).any():
+    banded = bool(np.isfinite(low).any())
+    if banded and len(x) > 1:
         figure.add_scatter(
             x=[*_plain(x), *reversed(_plain(x))],
             y=[*_plain(high), *reversed(_plain(low))],
             fill="toself",
             fillcolor=palette.faint(arm),
             line={"width": 0},
-            # A trace of two points would be drawn with markers.
+            # Of few points plotly would draw markers, too.
             mode="lines",
             hoverinfo="skip",
             meta=arm,
@@ -142,11 +155,21 @@ def _band(figure: go.Figure, x: Array, middle: Array, low: Array, high: Array, a
         y=_plain(middle),
         # A line needs two points.
         mode="lines" if len(x) > 1 else "markers",
+        error_y=_errors(middle, low, high) if banded and len(x) == 1 else None,
         line={"color": palette.colour(arm), "dash": palette.dash(arm), "width": 2},
         marker={"color": palette.colour(arm), "size": 9},
         meta=arm,
         name=arm,
     )
+
+
+def _errors(middle: Array, low: Array, high: Array) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": (high - middle).tolist(),
+        "arrayminus": (middle - low).tolist(),
+    }
 
 
 def _plain(values: Array) -> list[float]:

@@ -30,6 +30,8 @@ TITLES = {
     "policy_loss": "policy loss",
     "explained_variance": "explained variance of the critic",
 }
+#: Metrics whose rare depths would hide all that matters.
+FLOORS = {"explained_variance": -1.0}
 
 
 @dataclass(frozen=True)
@@ -132,14 +134,15 @@ def _curves(comparison: Comparison, palette: Palette) -> list[Section]:
         "where no run has been.",
         "entropy": "Of the policy, mean during an update; TRPO's at its end.",
         "policy_loss": "What the policy's optimizer minimised, mean over an update.",
-        "explained_variance": "1 - Var(label - value)/Var(label) of a rollout, before the critic learns from it.",
+        "explained_variance": "1 - Var(label - value)/Var(label) of a rollout, before the critic learns from it. What "
+        "is below -1 comes in sight with a double click.",
     }
     sections = []
     for metric, note in notes.items():
         shown = [
             task for task in comparison.tasks if any(np.isfinite(a.curves[metric]).any() for a in task.arms.values())
         ]
-        figures = [charts.learning(task, metric, task.name, palette) for task in shown]
+        figures = [charts.learning(task, metric, task.name, palette, FLOORS.get(metric)) for task in shown]
         if figures:
             sections.append(Section(metric.replace("_", "-"), TITLES[metric].capitalize(), note, figures))
     return sections
