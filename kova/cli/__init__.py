@@ -200,7 +200,6 @@ def report(
         "kova tune a2c CartPole-v1 --trials 30 --steps 20000 --jobs 2",
         "kova tune a2c Hopper-v5 --critic adam --trials 50 --steps 100000",
         "kova tune ppo Hopper-v5 --set algorithm.gamma=0.99 --set n_envs=4",
-        "kova train a2c CartPole-v1 --preset tuning/a2c-CartPole-v1-kova/preset.yaml",
     )
 )
 def tune(

@@ -140,9 +140,9 @@ def _alone(algorithm: str, tasks: Sequence[Task]) -> str:
     arms = dict.fromkeys(arm for task in tasks for arm in task.arms)
     earned = [f"{arm} earned {_some([_earned(task, arm) for task in tasks if arm in task.arms])}" for arm in arms]
     several = any(len(curves.seeds) > 1 for task in tasks for curves in task.arms.values())
-    measure = "interquartile means over seeds, with 95 % intervals" if several else "one seed, so without an interval"
+    measure = "interquartile mean over seeds, with its 95 % interval" if several else "one seed has no interval"
     return (
-        f"{algorithm}, {_extent(len(tasks), _seeds(tasks))}: {'; '.join(earned)}: {measure}, of the last 100 episodes. "
+        f"{algorithm}, {_extent(len(tasks), _seeds(tasks))}: {'; '.join(earned)} in the last 100 episodes ({measure}). "
         "There is no other arm to compare with."
     )
 

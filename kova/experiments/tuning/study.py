@@ -58,7 +58,7 @@ class TuningStudy:
                 study_name=NAME,
                 direction="maximize",
                 load_if_exists=True,
-                # Half a run says little, and neither do five trials.
+                # The beginning of a run says little, and so do a few trials.
                 pruner=MedianPruner(n_startup_trials=5, n_warmup_steps=POINTS * len(seeds) // 3),
             )
         except (OSError, ValueError, KeyError, AssertionError) as error:

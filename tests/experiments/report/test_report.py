@@ -488,7 +488,7 @@ def test_the_answer_about_one_arm_is_what_it_earned(tmp_path):
     write_sweep(tmp_path / "s", sweep(4, environments=2, arms={"KOVA": {}}))
     page = report(tmp_path / "s")
     finals = Comparison(collect(tmp_path / "s").finished).tasks[0].arms["KOVA"].final
-    found = re.search(r"KOVA earned ([\d.]+) \(([\d.]+) to ([\d.]+)\) on Task0-v0 and [\d. to()]+ on Task1-v0:", page)
+    found = re.search(r"KOVA earned ([\d.]+) \(([\d.]+) to ([\d.]+)\) on Task0-v0 and [\d. to()]+ on Task1-v0 in", page)
     estimate, low, high = map(float, found.groups())
     # No end of the interval is where no run has been.
     assert round(finals.min(), 1) <= low <= estimate <= high <= round(finals.max(), 1)
@@ -501,7 +501,10 @@ def test_the_answer_about_one_arm_is_what_it_earned(tmp_path):
 def test_one_run_is_said_to_have_no_interval(tmp_path):
     write_run(tmp_path / "one", sweep(1).runs()[0])
     (sentence,) = sentences(Comparison(collect(tmp_path / "one").finished))
-    assert re.match(r"PPO, 1 task, 1 seed: adam earned [\d.]+ on Task0-v0: one seed, so without an interval", sentence)
+    assert re.match(
+        r"PPO, 1 task, 1 seed: adam earned [\d.]+ on Task0-v0 in the last 100 episodes \(one seed has no interval",
+        sentence,
+    )
 
 
 def test_a_curve_of_one_point_is_a_marker_with_its_deviation(tmp_path):
