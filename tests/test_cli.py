@@ -25,6 +25,7 @@ COMMANDS = [
     ["eval"],
     ["sweep"],
     ["report"],
+    ["tune"],
     ["bench"],
     ["bench", "step"],
     ["bench", "train"],

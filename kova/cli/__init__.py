@@ -13,6 +13,7 @@ try:
     from kova.cli import bench
     from kova.cli.common import MAX_SEED, MAX_SEEDS, examples, lines_of, make_console, typed
     from kova.cli.errors import OneLineErrors
+    from kova.experiments.errors import UsageError
 except ModuleNotFoundError as error:
     sys.stderr.write(f'{error.name} is missing; the kova command needs: pip install "kova-rl[experiments]"\n')
     raise SystemExit(2) from None
@@ -69,7 +70,7 @@ def train(
     algo: Annotated[str | None, typer.Argument(help="An algorithm of kova.sb3, such as ppo.")] = None,
     env: Annotated[str | None, typer.Argument(help="A Gymnasium id, such as HalfCheetah-v5.")] = None,
     critic: Annotated[str | None, typer.Option(help="kova; adam, the control arm; or upstream, unchanged.")] = None,
-    preset: Annotated[str | None, typer.Option(help="default, or paper for the published tables.")] = None,
+    preset: Annotated[str | None, typer.Option(help="default, paper for the published tables, or a YAML file.")] = None,
     steps: Steps = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.  [default: 0]")] = None,
     settings: Annotated[
@@ -253,6 +254,52 @@ def report(
     from kova.experiments.commands import report as report_command
 
     report_command.run(folder, out, figures, data, pack, make_console(), typed(context))
+
+
+@app.command(
+    epilog=examples(
+        "kova tune a2c CartPole-v1 --trials 30 --steps 20000 --jobs 2",
+        "kova tune a2c Hopper-v5 --critic adam --trials 50 --steps 100000",
+        "kova tune ppo Hopper-v5 --set algorithm.gamma=0.99 --set n_envs=4",
+    )
+)
+def tune(
+    context: typer.Context,
+    algo: Annotated[str, typer.Argument(help="An algorithm of kova.sb3, such as a2c.")],
+    env: Annotated[str, typer.Argument(help="A Gymnasium id, such as CartPole-v1.")],
+    critic: Annotated[str | None, typer.Option(help="kova, adam or upstream: rivals are tuned alike.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Where to begin: default, paper, or a YAML file.")] = None,
+    trials: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Settings to try, the default among them.")] = 30,
+    steps: Steps = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as cores.")] = None,
+    seed: Annotated[
+        int, typer.Option(min=100, max=MAX_SEED - 2 * MAX_SEEDS, help="Of the search, and the first of its runs.")
+    ] = 100,
+    trial_seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Runs of every trial, one seed each.")] = 2,
+    verdict_seeds: Annotated[
+        int, typer.Option(min=1, max=MAX_SEEDS, help="Later seeds, on which the best meets the default.")
+    ] = 5,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting that is held; repeatable.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where it all goes.", show_default="tuning/ALGO-ENV-CRITIC")] = None,
+) -> None:
+    """Search for settings of filter and algorithm; leave a preset.
+
+    Trials that fall behind are pruned. The best then meets the default on seeds that no trial has seen, and the verdict
+    says whether it is better. The same command continues a search that was stopped; more --trials extend it.
+    """
+    try:
+        import optuna  # noqa: F401
+    except ModuleNotFoundError:
+        raise UsageError('optuna is missing; kova tune needs: pip install "kova-rl[experiments,tune]"') from None
+    from kova.experiments.commands import tune as tune_command
+    from kova.experiments.commands.train import TrainRequest
+    from kova.experiments.sweeps import engines
+
+    request = TrainRequest(algo, env, critic, preset, steps, settings=tuple(settings or ()))
+    effort = tune_command.Effort(trials, seed, trial_seeds, verdict_seeds, engines.slots(jobs))
+    tune_command.run(request, effort, out, make_console(), typed(context))
 
 
 @app.command(epilog=examples("kova demo", "kova demo --env Pendulum-v1 --steps 60000 --out /tmp/demo"))

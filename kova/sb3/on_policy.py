@@ -155,11 +155,15 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
     def _critic_batches(self) -> Iterator[np.ndarray]:
         assert self._critic_rng is not None
         total, size = self._rollout_size(), self._labels_per_step()
-        epochs = self._passes()[0] if self.critic_epochs is None else self.critic_epochs
-        for _ in range(epochs):
+        for _ in range(self.critic_passes):
             order = self._critic_rng.permutation(total)
             for start in range(0, total, size):
                 yield order[start : start + size]
+
+    @property
+    def critic_passes(self) -> int:
+        """How often the critic is fitted to a rollout: as asked, or by default."""
+        return self._passes()[0] if self.critic_epochs is None else self.critic_epochs
 
     def _passes(self) -> tuple[int, int | None]:
         return self.default_critic_passes if self.critic_type == "kova" else self._upstream_passes()

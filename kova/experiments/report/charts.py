@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +12,16 @@ from plotly import graph_objects as go
 from kova.experiments.report import statistics
 from kova.experiments.report.answer import Answer
 from kova.experiments.report.comparison import Comparison, Task
+from kova.experiments.report.numbers import decimals
+from kova.experiments.report.palette import Palette
 from kova.experiments.report.statistics import Interval
 
 Array = npt.NDArray[np.float64]
 
-#: Safe for most kinds of colour vision (Okabe and Ito). With more arms than colours, dashes distinguish them.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333")
-DASHES = ("solid", "dash", "dot", "dashdot")
-
 LAYOUT = {
-    "template": "simple_white",
-    "margin": {"l": 56, "r": 24, "t": 40, "b": 44},
+    # Colours are the page's, which is light or dark.
+    "template": "none",
+    "margin": {"l": 56, "r": 16, "t": 28, "b": 44},
     "height": 300,
     "showlegend": False,
     "hovermode": "x unified",
@@ -29,41 +29,21 @@ LAYOUT = {
 }
 
 
-class Palette:
-    """A colour and a dash for every arm.
+def learning(task: Task, metric: str, title: str, palette: Palette, floor: float | None = None) -> go.Figure:
+    """Return mean ± standard deviation of a metric against frames, a curve for every arm.
 
-    Args:
-        arms: In order.
+    What is below ``floor`` is not in sight until the reader zooms out.
     """
-
-    def __init__(self, arms: Sequence[str]) -> None:
-        self._places = {arm: place for place, arm in enumerate(arms)}
-
-    def colour(self, arm: str) -> str:
-        """Return the arm's colour."""
-        return COLOURS[self._places[arm] % len(COLOURS)]
-
-    def dash(self, arm: str) -> str:
-        """Return the arm's dash."""
-        return DASHES[self._places[arm] // len(COLOURS) % len(DASHES)]
-
-    def faint(self, arm: str) -> str:
-        """Return the arm's colour for a band."""
-        red, green, blue = (int(self.colour(arm)[start : start + 2], 16) for start in (1, 3, 5))
-        return f"rgba({red},{green},{blue},0.15)"
-
-
-def learning(task: Task, metric: str, title: str, palette: Palette) -> go.Figure:
-    """Return mean ± standard deviation of a metric against frames, a curve for every arm."""
-    figure = go.Figure()
-    for arm, curves in task.arms.items():
-        mean, std = curves.band(metric)
+    figure, lowest, highest = go.Figure(), np.inf, -np.inf
+    for arm in task.arms:
+        mean, low, high = task.band(arm, metric)
         known = np.isfinite(mean)
         if known.any():
-            _band(
-                figure, task.grid[known], mean[known], mean[known] - std[known], mean[known] + std[known], arm, palette
-            )
-    figure.update_layout(**LAYOUT, title=title, xaxis_title="frames")
+            _band(figure, task.grid[known], mean[known], low[known], high[known], arm, palette)
+            lowest, highest = np.fmin(lowest, np.nanmin(mean)), np.fmax(highest, np.nanmax(mean))
+    _lay_out(figure, title, xaxis_title="frames")
+    if floor is not None and lowest < floor < highest:
+        figure.update_yaxes(range=[floor, highest + 0.03 * (highest - floor)])
     return figure
 
 
@@ -75,38 +55,35 @@ def profiles(comparison: Comparison, palette: Palette) -> go.Figure:
         shares = statistics.profile(scores, thresholds)
         low, high = statistics.profile_band(scores, thresholds)
         _band(figure, thresholds, shares, low, high, arm, palette)
-    figure.update_layout(
-        **LAYOUT, title="Performance profiles", xaxis_title="normalised score τ", yaxis_title="runs > τ"
-    )
+    _lay_out(figure, "Performance profiles", xaxis_title="normalised score τ", yaxis_title="runs > τ")
     return figure
 
 
 def intervals(answer: Answer, palette: Palette) -> list[go.Figure]:
     """Return a chart of every arm's interquartile mean and one of how likely it beats the reference, with intervals."""
-    shown = {
-        f"{answer.algorithm}: interquartile mean": {one.arm: one.iqm for one in answer.standings},
-        f"{answer.algorithm}: P(earns more than {answer.reference})": {
-            one.arm: one.improvement for one in answer.standings if one.improvement is not None
-        },
-    }
-    return [_points(title, found, palette) for title, found in shown.items()]
+    means = {one.arm: one.iqm for one in answer.standings}
+    chances = {one.arm: one.improvement for one in answer.standings if one.improvement is not None}
+    figures = [_points(f"{answer.algorithm}: interquartile mean", means, palette)]
+    if chances:
+        figures.append(_points(f"{answer.algorithm}: P(earns more than {answer.reference})", chances, palette))
+        # Where neither earns more.
+        figures[-1].add_vline(0.5, line={"color": "#888", "width": 1, "dash": "dot"})
+    return figures
 
 
 def _points(title: str, found: Mapping[str, Interval], palette: Palette) -> go.Figure:
     figure = go.Figure()
     for arm, interval in found.items():
         known = not np.isnan(interval.low)
-        error = {
-            "type": "data",
-            "symmetric": False,
-            "array": [interval.high - interval.estimate if known else 0.0],
-            "arrayminus": [interval.estimate - interval.low if known else 0.0],
-        }
+        ends = [np.array([end]) for end in (interval.estimate, interval.low, interval.high)]
+        error = _errors(*ends) if known else None
         marker = {"color": palette.colour(arm), "size": 9}
         figure.add_scatter(x=[interval.estimate], y=[arm], error_x=error, marker=marker, name=arm, meta=arm)
-    figure.update_layout(
-        **{**LAYOUT, "hovermode": "closest", "height": 90 + 28 * len(found)},
-        title=title,
+    _lay_out(
+        figure,
+        title,
+        hovermode="closest",
+        height=80 + 26 * len(found),
         # Room for the marker of an arm that always wins.
         xaxis={"range": [-0.03, 1.03]},
         yaxis={"autorange": "reversed", "automargin": True},
@@ -116,11 +93,12 @@ def _points(title: str, found: Mapping[str, Interval], palette: Palette) -> go.F
 
 def grid(title: str, etas: Sequence[float], noises: Sequence[str], means: Array) -> go.Figure:
     """Return a heat map of a number over η and the observation noise."""
-    texts = [["" if np.isnan(value) else f"{value:.4g}" for value in row] for row in means]
+    places = decimals(means.ravel())
+    texts = [["" if np.isnan(value) else f"{value:,.{places}f}" for value in row] for row in means]
     figure = go.Figure(
         go.Heatmap(
             z=_plain(means),
-            x=list(noises),
+            x=[_in_lines(noise) for noise in noises],
             y=[f"η = {eta:g}" for eta in etas],
             text=texts,
             texttemplate="%{text}",
@@ -128,8 +106,19 @@ def grid(title: str, etas: Sequence[float], noises: Sequence[str], means: Array)
             showscale=False,
         )
     )
-    figure.update_layout(**{**LAYOUT, "hovermode": "closest"}, title=title)
+    labels = {"automargin": True, "showgrid": False}
+    _lay_out(
+        figure, title, hovermode="closest", xaxis={**labels, "tickangle": 0, "tickfont": {"size": 10}}, yaxis=labels
+    )
     return figure
+
+
+def _in_lines(noise: str) -> str:
+    """Return a model in lines short enough to stand beside others; of one argument the name is not needed."""
+    kind, _, arguments = noise.partition("(")
+    if arguments.count("=") == 1:
+        arguments = arguments.partition("=")[2]
+    return f"{kind}(<br>{arguments.replace(', ', ',<br>')}"
 
 
 def wall_clock(seconds: Mapping[str, Mapping[str, float]], palette: Palette) -> go.Figure:
@@ -138,30 +127,49 @@ def wall_clock(seconds: Mapping[str, Mapping[str, float]], palette: Palette) -> 
     for arm, tasks in seconds.items():
         bars = {"x": list(tasks), "y": [value / 60 for value in tasks.values()]}
         figure.add_bar(**bars, name=arm, marker_color=palette.colour(arm), meta=arm)
-    figure.update_layout(**{**LAYOUT, "hovermode": "closest"}, title="Wall-clock of a run", yaxis_title="minutes")
+    _lay_out(figure, "Wall-clock of a run", hovermode="closest", yaxis_title="minutes")
     return figure
 
 
+def _lay_out(figure: go.Figure, title: str, **own: Any) -> None:
+    figure.update_layout(**{**LAYOUT, **own}, title=title)
+
+
 def _band(figure: go.Figure, x: Array, middle: Array, low: Array, high: Array, arm: str, palette: Palette) -> None:
-    outline = [*_plain(high), *reversed(_plain(low))]
-    figure.add_scatter(
-        x=[*_plain(x), *reversed(_plain(x))],
-        y=outline,
-        fill="toself",
-        fillcolor=palette.faint(arm),
-        line={"width": 0},
-        hoverinfo="skip",
-        meta=arm,
-        name=f"{arm}, band",
-    )
+    banded = bool(np.isfinite(low).any())
+    if banded and len(x) > 1:
+        figure.add_scatter(
+            x=[*_plain(x), *reversed(_plain(x))],
+            y=[*_plain(high), *reversed(_plain(low))],
+            fill="toself",
+            fillcolor=palette.faint(arm),
+            line={"width": 0},
+            # Of few points plotly would draw markers, too.
+            mode="lines",
+            hoverinfo="skip",
+            meta=arm,
+            name=f"{arm}, band",
+        )
     figure.add_scatter(
         x=_plain(x),
         y=_plain(middle),
-        mode="lines",
+        # A line needs two points.
+        mode="lines" if len(x) > 1 else "markers",
+        error_y=_errors(middle, low, high) if banded and len(x) == 1 else None,
         line={"color": palette.colour(arm), "dash": palette.dash(arm), "width": 2},
+        marker={"color": palette.colour(arm), "size": 9},
         meta=arm,
         name=arm,
     )
+
+
+def _errors(middle: Array, low: Array, high: Array) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": (high - middle).tolist(),
+        "arrayminus": (middle - low).tolist(),
+    }
 
 
 def _plain(values: Array) -> list[float]:

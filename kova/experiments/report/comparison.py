@@ -60,6 +60,18 @@ class Task:
     arms: dict[str, ArmCurves]
     reference: str
 
+    def band(self, arm: str, metric: str) -> tuple[Array, Array, Array]:
+        """Return an arm's mean, and mean ± standard deviation as far as any run of the task has ever been.
+
+        Of two runs at the top of the scale, the deviation would reach beyond it.
+        """
+        mean, std = self.arms[arm].band(metric)
+        seen = np.concatenate([curves.curves[metric].ravel() for curves in self.arms.values()])
+        seen = seen[np.isfinite(seen)]
+        if not len(seen):
+            return mean, mean - std, mean + std
+        return mean, np.maximum(mean - std, seen.min()), np.minimum(mean + std, seen.max())
+
     def efficiency(self, arm: str) -> float:
         """Return frames of the reference / frames of the arm, each to the reference's final score."""
         curves = [self.arms[name].band(RETURN)[0] for name in (arm, self.reference)]

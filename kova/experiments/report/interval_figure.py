@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from kova.experiments.files import replacing
 from kova.experiments.report.answer import Answer, answers
-from kova.experiments.report.charts import Palette
 from kova.experiments.report.comparison import Comparison, Task
+from kova.experiments.report.palette import Palette
 from kova.experiments.report.paper_figures import STYLE
 from kova.experiments.report.statistics import Interval
 

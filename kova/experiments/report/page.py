@@ -12,12 +12,13 @@ from typing import Any
 import jinja2
 import numpy as np
 from plotly import graph_objects as go
-from plotly.offline import get_plotlyjs
 
 from kova.experiments.report import charts
-from kova.experiments.report.answer import answers
+from kova.experiments.report.answer import answers, sentences
 from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.noise_grid import noise_grids
+from kova.experiments.report.numbers import decimals
+from kova.experiments.report.palette import Palette
 from kova.experiments.report.results import CollectedRuns
 from kova.experiments.report.statistics import Interval
 from kova.experiments.runs.provenance import environment_of, provenance
@@ -29,6 +30,8 @@ TITLES = {
     "policy_loss": "policy loss",
     "explained_variance": "explained variance of the critic",
 }
+#: Metrics whose rare depths would hide all that matters.
+FLOORS = {"explained_variance": -1.0}
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def render(results: CollectedRuns, title: str, command: str) -> str:
         command: That makes this page.
     """
     comparison = Comparison(results.finished)
-    palette = charts.Palette(comparison.arms)
+    palette = Palette(comparison.arms)
     sections = [
         *_answers(comparison, palette),
         *_curves(comparison, palette),
@@ -81,19 +84,22 @@ def render(results: CollectedRuns, title: str, command: str) -> str:
             # The page's own style, not a copy of the template's in every chart.
             data[name]["layout"].pop("template", None)
             section.charts.append({"id": name})
-    template = jinja2.Environment(autoescape=True).from_string(
-        (resources.files("kova.experiments.report") / "template.html").read_text(encoding="utf-8")
-    )
+    template = jinja2.Environment(autoescape=True).from_string(_file("template.html"))
     return template.render(
         title=title,
         lead=_lead(results, comparison),
-        answers=[answer.sentence for answer in answers(comparison)],
+        answers=sentences(comparison),
         arms=[{"name": arm, "colour": palette.colour(arm)} for arm in comparison.arms],
         sections=sections,
-        plotly=get_plotlyjs(),
+        plotly=_file("vendor/plotly-cartesian.min.js"),
         # A closing tag inside a name must not end the script.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     )
+
+
+def _file(name: str) -> str:
+    """Return a file that comes with the package."""
+    return (resources.files("kova.experiments.report") / name).read_text(encoding="utf-8")
 
 
 def _lead(results: CollectedRuns, comparison: Comparison) -> str:
@@ -113,7 +119,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def _answers(comparison: Comparison, palette: charts.Palette) -> list[Section]:
+def _answers(comparison: Comparison, palette: Palette) -> list[Section]:
     found = answers(comparison)
     if not found:
         return []
@@ -122,19 +128,21 @@ def _answers(comparison: Comparison, palette: charts.Palette) -> list[Section]:
     return [Section("answer", "The answer", note, figures)]
 
 
-def _curves(comparison: Comparison, palette: charts.Palette) -> list[Section]:
+def _curves(comparison: Comparison, palette: Palette) -> list[Section]:
     notes = {
-        RETURN: "Mean of the last 100 training episodes; line and band are mean ± standard deviation over seeds.",
+        RETURN: "Mean of the last 100 training episodes; line and band are mean ± standard deviation over seeds, cut "
+        "where no run has been.",
         "entropy": "Of the policy, mean during an update; TRPO's at its end.",
         "policy_loss": "What the policy's optimizer minimised, mean over an update.",
-        "explained_variance": "1 - Var(label - value)/Var(label) of a rollout, before the critic learns from it.",
+        "explained_variance": "1 - Var(label - value)/Var(label) of a rollout, before the critic learns from it. What "
+        "is below -1 comes in sight with a double click.",
     }
     sections = []
     for metric, note in notes.items():
         shown = [
             task for task in comparison.tasks if any(np.isfinite(a.curves[metric]).any() for a in task.arms.values())
         ]
-        figures = [charts.learning(task, metric, task.name, palette) for task in shown]
+        figures = [charts.learning(task, metric, task.name, palette, FLOORS.get(metric)) for task in shown]
         if figures:
             sections.append(Section(metric.replace("_", "-"), TITLES[metric].capitalize(), note, figures))
     return sections
@@ -148,7 +156,7 @@ def _grids(comparison: Comparison, results: CollectedRuns) -> list[Section]:
     return [Section("grid", "η × observation noise", "Means over seeds and the last tenth of the frames.", figures)]
 
 
-def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section]:
+def _statistics(comparison: Comparison, palette: Palette) -> list[Section]:
     rows = comparison.table()
     if not rows:
         return []
@@ -168,13 +176,14 @@ def _statistics(comparison: Comparison, palette: charts.Palette) -> list[Section
         lines["tasks"] = [f"{len(row.finals)} of {len(comparison.tasks)}" for row in rows]
         lines[f"P(better than {name})"] = [_interval(row.improvement) for row in rows]
     else:
-        note += " No task has more than one arm, so there is nothing to compare them with."
+        note += " No task has more than one arm, so there is nothing to compare."
     for task in (task.name for task in comparison.tasks):
         lines[task] = _means_and_stds([row.finals.get(task) for row in rows])
     for task in (task.name for task in comparison.compared):
         lines[f"Sample efficiency, {task}"] = [_ratio(row.efficiency.get(task)) for row in rows]
     lines["Minutes a run"] = [f"{row.seconds / 60:.1f}" for row in rows]
-    table = Table(["", *(row.arm for row in rows)], [[name, *cells] for name, cells in lines.items()])
+    # Arms go down: a phone scrolls that way, and every column has one precision.
+    table = Table(["", *lines], [[row.arm, *cells] for row, *cells in zip(rows, *lines.values(), strict=True)])
     return [Section("statistics", "Statistics", note, figures, table)]
 
 
@@ -201,10 +210,10 @@ def _reference(comparison: Comparison) -> tuple[str, str]:
 
 def _means_and_stds(found: Sequence[tuple[float, float] | None]) -> list[str]:
     """Return the cells of a task, all with the number of decimals that fits its largest number."""
-    decimals = 0 if any(abs(mean) >= 100 for mean, _ in filter(None, found)) else 2
+    places = decimals(mean for mean, _ in filter(None, found))
 
     def cell(mean: float, std: float) -> str:
-        return f"{mean:,.{decimals}f}" if np.isnan(std) else f"{mean:,.{decimals}f} ± {std:,.{decimals}f}"
+        return f"{mean:,.{places}f}" if np.isnan(std) else f"{mean:,.{places}f} ± {std:,.{places}f}"
 
     return ["" if pair is None else cell(*pair) for pair in found]
 
@@ -220,7 +229,7 @@ def _interval(found: Interval | None) -> str:
     return f"{found.estimate:.2f}{ends}"
 
 
-def _wall_clock(comparison: Comparison, palette: charts.Palette) -> list[Section]:
+def _wall_clock(comparison: Comparison, palette: Palette) -> list[Section]:
     if not comparison.tasks:
         return []
     seconds = {

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from kova.experiments.files import replacing
-from kova.experiments.report.charts import Palette
 from kova.experiments.report.comparison import RETURN, Comparison, Task
+from kova.experiments.report.palette import Palette
 
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 #: Words stay words in SVG; asked for when a file is written, too.
@@ -69,11 +70,13 @@ def _draw(tasks: Sequence[Task], metrics: Sequence[str], palette: Palette) -> Fi
         lines: dict[str, Any] = {}
         for place, (row, metric) in enumerate(zip(panels, metrics, strict=True)):
             for axis, task in zip(row, tasks, strict=True):
-                for arm, curves in task.arms.items():
-                    mean, std = curves.band(metric)
+                for arm in task.arms:
+                    mean, low, high = task.band(arm, metric)
                     style = {"color": palette.colour(arm), "linestyle": DASHES[palette.dash(arm)]}
-                    lines[arm] = axis.plot(task.grid, mean, lw=1.4, **style)[0]
-                    axis.fill_between(task.grid, mean - std, mean + std, color=palette.colour(arm), alpha=0.15, lw=0)
+                    # A line needs two points.
+                    marker = "o" if np.isfinite(mean).sum() == 1 else ""
+                    lines[arm] = axis.plot(task.grid, mean, lw=1.4, marker=marker, **style)[0]
+                    axis.fill_between(task.grid, low, high, color=palette.colour(arm), alpha=0.15, lw=0)
                 axis.xaxis.set_major_formatter(EngFormatter(sep=""))
                 if place == 0:
                     axis.set_title(task.name)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,9 +19,10 @@ import kova.sb3
 from kova.experiments.errors import UsageError
 from kova.experiments.runs import env_kwargs, hints, ranges, wrappers
 from kova.experiments.runs.expressions import resolve, suggestion
+from kova.experiments.runs.preset_files import preset_values
 from kova.experiments.runs.tracking import TRACKERS
 from kova.experiments.runs.vectors import VECTORS
-from kova.experiments.runs.yaml_file import read_fields
+from kova.experiments.runs.yaml_file import as_number, read_fields
 from kova.sb3.on_policy import OnPolicyCritic
 
 ALGORITHMS: Mapping[str, type[kova.sb3.critic.CriticMixin]] = {
@@ -187,29 +187,24 @@ class RunConfig:
 
     @classmethod
     def from_preset(cls, algo: str, env: str, preset: str = "default") -> RunConfig:
-        """Return the preset's run.
+        """Return the run of a preset, which is a name or the path of a YAML file.
 
         Raises:
-            UsageError: There is no such algorithm or preset, or the preset does not have the algorithm.
+            UsageError: There is no such algorithm or preset, or the preset does not have the algorithm, or is wrong.
         """
         if algo not in ALGORITHMS:
             raise UsageError(f"algorithm {algo!r} is unknown{suggestion(algo, ALGORITHMS)}")
-        found = _presets()
-        if preset not in found:
-            raise UsageError(f"preset {preset!r} is unknown{suggestion(preset, found)}")
-        content: dict[str, Any] = yaml.safe_load(found[preset].read_text())
-        # Upstream's own settings need no entry.
-        if algo not in content and preset != RunConfig.preset:
-            others = ", ".join(name for name in content if name != "all")
-            raise UsageError(f"preset {preset!r} has no {algo}; it has {others}")
-        values = _merged(content.get("all", {}), content.get(algo) or {})
-        environments = values.pop("environments", None)
-        if environments is not None:
-            if env not in environments:
-                raise UsageError(f"preset {preset!r} has no {env!r} for {algo}{suggestion(env, environments)}")
-            values = _merged(values, environments[env] or {})
-        values["critic"] = {"optimizer": "kova", **values.get("critic", {})}
-        return cls(algo=algo, env=env, preset=preset, **values)
+        values = preset_values(preset, algo, env, ALGORITHMS)
+        critic = values.pop("critic", {})
+        single = [entry.name for entry in fields(cls) if entry.name not in ("algo", "env", "preset")]
+        for name in values:
+            if name not in single:
+                raise UsageError(f"preset {preset!r} has {name!r}, which is unknown{suggestion(str(name), single)}")
+        try:
+            critic = {"optimizer": "kova", **critic} if isinstance(critic, dict) else critic
+            return cls(algo=algo, env=env, preset=preset, critic=critic, **values)
+        except UsageError as error:
+            raise UsageError(f"preset {preset!r}: {error}") from None
 
     def with_overrides(self, assignments: Sequence[str]) -> RunConfig:
         """Return this run with ``key=value`` texts applied.
@@ -347,7 +342,8 @@ def _known(key: str, known: Sequence[str]) -> None:
 
 
 def _critic(settings: Mapping[str, Any], optimizer: Any) -> dict[str, Any]:
-    return {**(settings if optimizer == "kova" else {}), "optimizer": optimizer}
+    """Return the critic's settings under an optimizer: another one than before takes none of them."""
+    return {**(settings if optimizer == settings.get("optimizer") else {}), "optimizer": optimizer}
 
 
 def _parsed(text: str, key: str) -> Any:
@@ -359,27 +355,3 @@ def _parsed(text: str, key: str) -> Any:
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UsageError(f"{key}={text!r} cannot be read; write a number, a name, true, false or a [list]") from None
     return as_number(value)
-
-
-def as_number(value: Any) -> Any:
-    """Return the number that a text of YAML stands for: in YAML 3e-4 and 1e6 are texts, because floats need a dot."""
-    if not isinstance(value, str):
-        return value
-    try:
-        number = float(value)
-    except ValueError:
-        return value
-    return int(number) if "." not in value and number.is_integer() else number
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merged(merged[key], value) if both and key != "net_arch" else value
-    return merged
-
-
-def _presets() -> dict[str, Any]:
-    folder = resources.files("kova.experiments.runs") / "presets"
-    return {item.name.removesuffix(".yaml"): item for item in folder.iterdir() if item.name.endswith(".yaml")}

@@ -1,4 +1,4 @@
-"""Reads dataclasses from YAML files that people write; what is wrong is reported in one line."""
+"""Reads YAML files that people write; what is wrong is reported in one line."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ def read_fields(path: Path, kind: type, needed: tuple[str, ...]) -> dict[str, An
     Raises:
         UsageError: It cannot be read, is not a mapping, or has other names.
     """
-    try:
-        content = yaml.load(path.read_text(), _UniqueKeys)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        # ValueError: not UTF-8, or an impossible date.
-        raise UsageError(f"{path} cannot be read: {one_line(error)}") from None
+    content = _load(path)
     if not isinstance(content, dict):
         raise UsageError(f"{path} must have {', '.join(needed)}, each with its value; it has none of them")
     known = [entry.name for entry in fields(kind)]
@@ -38,6 +34,37 @@ def read_fields(path: Path, kind: type, needed: tuple[str, ...]) -> dict[str, An
         if name not in content:
             raise UsageError(f"{path} has no {name}; it must have {', '.join(needed)}")
     return content
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the content of a file.
+
+    Raises:
+        UsageError: It cannot be read, or is not a mapping.
+    """
+    content = _load(path)
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} must have names, each with its value; it has none")
+    return content
+
+
+def _load(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_text(), _UniqueKeys)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        # ValueError: not UTF-8, or an impossible date.
+        raise UsageError(f"{path} cannot be read: {one_line(error)}") from None
+
+
+def as_number(value: Any) -> Any:
+    """Return the number that a text of YAML stands for: in YAML 3e-4 and 1e6 are texts, because floats need a dot."""
+    if not isinstance(value, str):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return int(number) if "." not in value and number.is_integer() else number
 
 
 class _UniqueKeys(yaml.SafeLoader):

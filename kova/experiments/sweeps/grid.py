@@ -20,9 +20,9 @@ import yaml
 from stable_baselines3.common.utils import LinearSchedule
 
 from kova.experiments.errors import UsageError
-from kova.experiments.runs.config import RunConfig, as_number, check_key
+from kova.experiments.runs.config import RunConfig, check_key
 from kova.experiments.runs.expressions import resolve, suggestion
-from kova.experiments.runs.yaml_file import read_fields
+from kova.experiments.runs.yaml_file import as_number, read_fields
 
 #: Files that say which sweeps were run in a directory: sweep.yaml, sweep-2.yaml, …
 MANIFEST = "sweep"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import itertools
 import json
+import re
 import shutil
 from dataclasses import replace
+from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,7 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kova.cli import app
+from kova.experiments.report.answer import sentences
 from kova.experiments.report.comparison import Comparison
+from kova.experiments.report.palette import Palette
 from kova.experiments.report.results import collect
 from kova.experiments.sweeps.grid import PlannedRun, Sweep
 
@@ -91,7 +96,7 @@ def test_one_arm_is_shown_with_its_raw_scores_and_compared_with_nothing(tmp_path
     write_sweep(tmp_path / "s", sweep(3, environments=2, arms={"KOVA": {}}))
     page = report(tmp_path / "s")
     table = page[page.index('<section id="statistics"') : page.index('<section id="wall-clock"')]
-    assert "No task has more than one arm, so there is nothing to compare them with." in table
+    assert "No task has more than one arm, so there is nothing to compare." in table
     for words in ("IQM", "P(better", "Sample efficiency", "reference"):
         assert words not in table
     assert "PPO Task0-v0" in table
@@ -136,8 +141,8 @@ def test_five_hundred_runs_give_one_curve_for_each_arm_and_task(tmp_path):
     assert "500 of 500 runs finished; 5 tasks, 2 arms, 50 seeds." in page
     assert sum(name.startswith("return-") for name in found) == 5
     for name in (f"return-{task}" for task in range(5)):
-        lines = [trace["name"] for trace in found[name]["data"] if trace.get("mode") == "lines"]
-        assert lines == ["Adam", "KOVA </script>"]
+        lines = [trace["name"] for trace in found[name]["data"] if trace["mode"] == "lines"]
+        assert lines == ["Adam, band", "Adam", "KOVA </script>, band", "KOVA </script>"]
 
 
 def test_damaged_runs_are_listed_and_stop_nothing(tmp_path):
@@ -397,22 +402,65 @@ def test_the_page_opens_with_the_answer(tmp_path):
     page = report(tmp_path / "s")
     # Ten points above Adam's on each run, where seeds scatter by one.
     assert "PPO, 2 tasks, 4 seeds: KOVA &lt;/script&gt; is ahead, interquartile mean 0." in page
-    assert "a run of it earns more with probability 1.00 (" in page
-    assert "the interval is above one half" in page
-    assert page.index('id="answer"') < page.index('id="return"')
+    assert "and a run of KOVA &lt;/script&gt; earns more with probability 1.00 (" in page
+    assert "not separated" not in page
+    assert page.index("is ahead") < page.index('id="answer"') < page.index('id="return"')
     arms = [{trace["meta"] for trace in charts(page)[f"answer-{number}"]["data"]} for number in (0, 1)]
     # The reference has no probability to beat itself.
     assert arms == [{"Adam", "KOVA </script>"}, {"KOVA </script>"}]
 
 
-def test_arms_that_runs_cannot_tell_apart_are_said_to_be_so(tmp_path):
-    planned = sweep(3)
+THREE = {"Adam": {"critic": "adam"}, "K1": {}, "K2": {"set": {"critic.epochs": 2}}}
+
+
+def answered(folder: Path, seeds: int, levels: dict[str, float], arms: dict | None = None) -> str:
+    """Return the sentence about arms whose runs end at given levels, where seeds scatter by about 0.3."""
+    planned = sweep(seeds, arms=arms or THREE)
     for run in planned.runs():
-        write_run(tmp_path / "s", run, level=0.3 * (run.config.seed == 1) * (run.arm != "Adam"))
-    (tmp_path / "s" / "sweep.yaml").write_text(planned.to_yaml())
-    page = report(tmp_path / "s")
-    assert "the runs cannot tell them apart" in page
-    assert "above one half" not in page
+        write_run(folder, run, level=levels[run.arm])
+    (folder / "sweep.yaml").write_text(planned.to_yaml())
+    (sentence,) = sentences(Comparison(collect(folder).finished))
+    assert sentence.endswith(".")
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("seeds", "levels", "says", "not_said"),
+    [
+        (5, {"Adam": 0.0, "K1": 10.0, "K2": 30.0}, ["K2 is ahead of every other arm", "; Adam has 0."], "separated"),
+        # Ahead of the reference, and level with the second.
+        (5, {"Adam": 0.0, "K1": 20.0, "K2": 20.05}, ["K2 has the largest", "not separated from K1; Adam has"], "ahead"),
+        # All level: the seeds are the same, so that a difference of nothing decides who is first.
+        (
+            5,
+            {"Adam": 0.0, "K1": 0.01, "K2": 0.02},
+            ["not separated from K1 and Adam", "1.00): not separated."],
+            "ahead",
+        ),
+        # Three wins of three are not enough.
+        (3, {"Adam": 0.0, "K1": 10.0, "K2": 30.0}, ["K2 has the largest", "not separated from K1"], "ahead"),
+        (1, {"Adam": 0.0, "K1": 10.0, "K2": 30.0}, ["1 seed: K2", "1.00; too few runs for an interval"], "ahead"),
+        (
+            5,
+            {"Adam": 30.0, "K1": 10.0, "K2": 0.0},
+            ["Adam is ahead of every other arm", "it is the reference"],
+            "separ",
+        ),
+        (5, {"Adam": 20.05, "K1": 20.0, "K2": 0.0}, ["Adam has the largest", "not separated from K1; it is"], "ahead"),
+    ],
+)
+def test_no_arm_is_ahead_that_is_not_separated_from_every_other(seeds, levels, says, not_said, tmp_path):
+    sentence = answered(tmp_path / "s", seeds, levels)
+    for words in says:
+        assert words in sentence
+    assert not_said not in sentence
+
+
+def test_of_many_arms_that_are_level_some_are_named(tmp_path):
+    arms = {"Adam": {"critic": "adam"}, **{f"K{n}": {"set": {"critic.epochs": n}} for n in range(1, 7)}}
+    sentence = answered(tmp_path / "s", 3, {arm: place / 100 for place, arm in enumerate(arms)}, arms)
+    assert "K6 has the largest interquartile mean" in sentence
+    assert "not separated from K5, K4, K3 and 3 others;" in sentence
 
 
 @pytest.mark.parametrize(
@@ -425,20 +473,96 @@ def test_arms_that_runs_cannot_tell_apart_are_said_to_be_so(tmp_path):
     ],
 )
 def test_an_answer_without_the_reference_says_so(tmp_path, failed, said):
-    planned = sweep(3, environments=2, arms={"Adam": {"critic": "adam"}, "K1": {}, "K2": {"set": {"critic.epochs": 2}}})
+    planned = sweep(5, environments=2, arms=THREE)
     levels = {"Adam": 0.0, "K1": 10.0, "K2": 20.0}
     for run in planned.runs():
         state = "failed" if (run.arm, run.config.env) in failed else "finished"
         write_run(tmp_path / "s", run, state=state, level=levels[run.arm])
     (tmp_path / "s" / "sweep.yaml").write_text(planned.to_yaml())
     page = report(tmp_path / "s")
-    assert "K2 is ahead" in page
+    assert "5 seeds: K2 " in page
     assert said in page
 
 
-def test_one_arm_has_no_answer(tmp_path):
-    write_sweep(tmp_path / "s", sweep(2, arms={"KOVA": {}}))
-    assert 'id="answer"' not in report(tmp_path / "s")
+def test_the_answer_about_one_arm_is_what_it_earned(tmp_path):
+    write_sweep(tmp_path / "s", sweep(4, environments=2, arms={"KOVA": {}}))
+    page = report(tmp_path / "s")
+    finals = Comparison(collect(tmp_path / "s").finished).tasks[0].arms["KOVA"].final
+    found = re.search(r"KOVA earned ([\d.]+) \(([\d.]+) to ([\d.]+)\) on Task0-v0 and [\d. to()]+ on Task1-v0 in", page)
+    estimate, low, high = map(float, found.groups())
+    # No end of the interval is where no run has been.
+    assert round(finals.min(), 1) <= low <= estimate <= high <= round(finals.max(), 1)
+    assert "PPO, 2 tasks, 4 seeds: KOVA earned" in page
+    assert "There is no other arm to compare with." in page
+    for words in ('id="answer"', 'id="pairs"', "P(earns", "P(better"):
+        assert words not in page
+
+
+def test_one_run_is_said_to_have_no_interval(tmp_path):
+    write_run(tmp_path / "one", sweep(1).runs()[0])
+    (sentence,) = sentences(Comparison(collect(tmp_path / "one").finished))
+    assert re.match(
+        r"PPO, 1 task, 1 seed: adam earned [\d.]+ on Task0-v0 in the last 100 episodes \(one seed has no interval",
+        sentence,
+    )
+
+
+def test_a_curve_of_one_point_is_a_marker_with_its_deviation(tmp_path):
+    for path in write_sweep(tmp_path / "s", sweep(2)):
+        rows = (path / "monitor.csv").read_text().splitlines()
+        (path / "monitor.csv").write_text("\n".join([*rows[:2], rows[-1]]) + "\n")
+    page = report(tmp_path / "s", "--figures", str(tmp_path / "figures"))
+    for trace in charts(page)["return-0"]["data"]:
+        assert len(trace["x"]) == 1
+        assert trace["mode"] == "markers"
+        assert trace["error_y"]["array"][0] > 0.0
+    # A line of several points has none.
+    assert {trace["mode"] for trace in charts(page)["entropy-0"]["data"]} == {"lines"}
+
+
+def test_bands_end_where_no_run_has_been(tmp_path):
+    write_sweep(tmp_path / "s", sweep(2))
+    comparison = Comparison(collect(tmp_path / "s").finished)
+    (task,) = comparison.tasks
+    # Both runs earn the most that there is at the end, or nearly.
+    task.arms["Adam"].curves["return"][:, -1] = [500.0, 499.0]
+    mean, low, high = task.band("Adam", "return")
+    assert high[-1] == 500.0
+    assert mean[-1] == 499.5
+    assert low[-1] == pytest.approx(499.5 - 0.5**0.5)
+
+
+def test_a_column_has_one_precision(tmp_path):
+    planned = sweep(3, arms=THREE)
+    for run in planned.runs():
+        write_run(tmp_path / "s", run, level={"Adam": 0.0, "K1": -45.0, "K2": 5000.0}[run.arm])
+    (tmp_path / "s" / "sweep.yaml").write_text(planned.to_yaml())
+    page = report(tmp_path / "s")
+    table = page[page.index('<section id="statistics"') : page.index('<section id="pairs"')]
+    rows = [re.findall(r"<t[hd][^>]*>([^<]*)</t", row) for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]
+    assert [row[0] for row in rows] == ["", "Adam", "K1", "K2"]
+    for column in list(zip(*rows, strict=True))[1:]:
+        places = {len(number.partition(".")[2]) for cell in column[1:] for number in re.findall(r"\d[\d.]*", cell)}
+        assert len(places) <= 1, column
+    scores = [row[rows[0].index("PPO Task0-v0")] for row in rows[1:]]
+    assert all(re.fullmatch(r"-?[\d,]+ ± \d+", score) for score in scores), scores
+
+
+def test_arms_have_colours_of_their_own():
+    arms = [f"arm {number}" for number in range(80)]
+    palette = Palette(arms)
+    assert len({palette.colour(arm) for arm in arms[:20]}) == 20
+    assert len({(palette.colour(arm), palette.dash(arm)) for arm in arms}) == 80
+
+
+def test_the_page_is_small_and_its_library_is_the_one_that_it_says(tmp_path):
+    write_run(tmp_path / "one", sweep(1).runs()[0])
+    # The full plotly.js alone has 4.8 MB.
+    assert len(report(tmp_path / "one").encode()) < 1_700_000
+    vendor = resources.files("kova.experiments.report") / "vendor"
+    digest = hashlib.sha256((vendor / "plotly-cartesian.min.js").read_bytes()).hexdigest()
+    assert digest in (vendor / "README.md").read_text()
+    assert "MIT License" in (vendor / "plotly-LICENSE").read_text()
 
 
 def test_figures_and_the_table_of_curves(tmp_path):
@@ -492,17 +616,20 @@ def test_a_wrong_call_is_one_line(words, says, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
-def test_the_page_in_a_browser(width, tmp_path):
+@pytest.mark.parametrize(
+    ("width", "scheme", "paper"), [(1280, "light", "rgb(255, 255, 255)"), (390, "dark", "rgb(20, 23, 26)")]
+)
+def test_the_page_in_a_browser(width, scheme, paper, tmp_path):
     from playwright.sync_api import sync_playwright
 
-    write_sweep(tmp_path / "s", sweep(3, environments=2))
+    arms = {"Adam": {"critic": "adam"}, **{f"KOVA {n}": {"set": {"critic.epochs": n}} for n in range(1, 10)}}
+    write_sweep(tmp_path / "s", sweep(3, environments=2, arms=arms))
     report(tmp_path / "s")
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
     quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
-        page = browser.new_page(viewport={"width": width, "height": 800})
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
         complaints: list[str] = []
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -511,14 +638,35 @@ def test_the_page_in_a_browser(width, tmp_path):
         page.wait_for_selector("body[data-ready=true]")
         lines = "#return .chart .scatterlayer .js-line"
         # A curve and the outline of its band for each arm on each task.
-        assert page.locator(lines).count() == 2 * 2 * 2
-        page.get_by_role("button", name="KOVA").click()
-        assert page.locator(lines).count() == 2 * 2
-        assert page.get_by_role("button", name="KOVA").get_attribute("aria-pressed") == "false"
-        page.get_by_role("button", name="KOVA").click()
-        assert page.locator(lines).count() == 2 * 2 * 2
-        # Nothing sticks out of the page.
+        assert page.locator(lines).count() == 2 * 2 * 10
+        button = page.get_by_role("button", name="KOVA 1")
+        button.click()
+        assert page.locator(lines).count() == 2 * 2 * 9
+        assert button.get_attribute("aria-pressed") == "false"
+        button.click()
+        assert page.locator(lines).count() == 2 * 2 * 10
+        # Nothing sticks out of the page, and the first screen has the answer and where its chart begins.
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.evaluate("scrollTo(0, 0)")
+        answer, chart = (page.locator(place).first.bounding_box() for place in ("p.answer", "#answer .chart"))
+        assert answer["y"] + answer["height"] < 800
+        assert chart["y"] < 600
+        # A wide table is swiped, and what its rows are about stays in sight.
+        cell = page.locator("#statistics td:first-child").first
+        before = cell.bounding_box()["x"]
+        page.locator("#statistics .wide").evaluate("place => { place.scrollLeft = 150 }")
+        scrolled = page.locator("#statistics .wide").evaluate("place => place.scrollLeft")
+        assert width > 640 or (scrolled == 150 and cell.bounding_box()["x"] == before)
+        # Letters of page and charts are light where the paper is dark; on white they are dark again, and so in print.
+        colours = "[getComputedStyle(document.body).backgroundColor, document.querySelector('.xtick text').style.fill]"
+        ink = {"light": "rgb(26, 26, 26)", "dark": "rgb(230, 230, 230)"}
+        assert page.evaluate(colours) == [paper, ink[scheme]]
+        page.emulate_media(color_scheme="light")
+        page.wait_for_function(f"document.querySelector('.xtick text').style.fill === '{ink['light']}'")
+        page.emulate_media(color_scheme="dark", media="print")
+        assert page.evaluate(colours)[0] == "rgb(255, 255, 255)"
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.wait_for_function(f"document.querySelector('.xtick text').style.fill === '{ink['light']}'")
         browser.close()
     assert complaints == []
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
 import kova
+from kova.experiments.errors import UsageError
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.expressions import resolve
@@ -123,3 +126,50 @@ def test_the_control_arm_is_the_same_by_set():
     config = RunConfig.from_preset("ppo", "Hopper-v4", "paper")
     assert config.with_overrides(["critic.optimizer=adam"]) == config.with_critic("adam")
     assert config.with_critic("adam").critic == {"optimizer": "adam"}
+
+
+def test_a_preset_may_be_a_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "all: {steps: 2000}\na2c:\n  algorithm: {learning_rate: 3e-4, n_steps: 8}\n"
+        "  critic: {optimizer: adam, learning_rate: 1e-3}\n"
+    )
+    config = RunConfig.from_preset("a2c", "CartPole-v1", str(path))
+    # YAML itself reads 3e-4 as a text.
+    assert config.algorithm == {"learning_rate": 3e-4, "n_steps": 8}
+    assert config.steps == 2000
+    assert config.preset == str(path)
+    # To name the critic that the file has anyway changes nothing; another has none of its settings.
+    assert config.with_critic("adam") == config
+    assert config.with_critic("kova").critic == {"optimizer": "kova"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("just words", "must have names, each with its value"),
+        ("a2c: 5", "a2c must be a mapping of settings, got 5"),
+        ("a2c: [1]", "a2c must be a mapping of settings"),
+        ("a2x: {}\n", "has 'a2x', which is no algorithm; did you mean 'a2c'?"),
+        ("ppo: {}", "has no a2c; it has ppo"),
+        ("a2c: {stepz: 5}", "has 'stepz', which is unknown; did you mean 'steps'?"),
+        ("a2c: {env: Other-v0}", "has 'env', which is unknown"),
+        ("a2c: {algorithm: {gamma: 7}}", "algorithm.gamma must be a number from 0 to 1, got 7"),
+        ("a2c: {critic: fast}", "critic must be a mapping of settings"),
+        ("a2c: {environments: 3}", "environments must be a mapping"),
+        ("a2c: {a", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_preset_is_one_clear_error(text, says, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=re.escape(says)) as refused:
+        RunConfig.from_preset("a2c", "CartPole-v1", str(path))
+    assert "mine.yaml" in str(refused.value)
+
+
+def test_a_preset_that_is_not_there_names_those_that_are():
+    with pytest.raises(UsageError, match="neither a file nor one that comes with kova; did you mean 'paper'"):
+        RunConfig.from_preset("ppo", "Hopper-v4", "papr")
+    with pytest.raises(UsageError, match=r"nowhere\.yaml cannot be read"):
+        RunConfig.from_preset("ppo", "Hopper-v4", "nowhere.yaml")

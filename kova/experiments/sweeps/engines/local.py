@@ -41,6 +41,13 @@ class LocalEngine:
             ExitStatus(run, process.returncode, exit_message(run, process.returncode)) for run, process in over.items()
         ]
 
+    def cancel(self, run: Path) -> None:
+        """Kill the process of a run, if it has one; it will not be among those that ended."""
+        process = self._running.pop(run, None)
+        if process is not None:
+            process.kill()
+            process.communicate()
+
     def stop(self) -> None:
         """Kill the processes."""
         for process in self._running.values():
