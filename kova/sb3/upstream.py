@@ -28,6 +28,12 @@ from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch.optim import Optimizer
 
 
+def plain_class(algorithm: type[BaseAlgorithm]) -> type[BaseAlgorithm]:
+    """Return the class of Stable-Baselines3 or sb3-contrib that a class of this library, or a user's, is made of."""
+    ours = "kova."
+    return next(base for base in algorithm.__mro__ if not any(one.__module__.startswith(ours) for one in base.__mro__))
+
+
 def samples(buffer: RolloutBuffer, indices: np.ndarray) -> RolloutBufferSamples:
     """Return some transitions of a full rollout; the public ``get`` would draw from numpy's global random state."""
     return buffer._get_samples(indices)
@@ -51,9 +57,9 @@ def remaining_progress(model: BaseAlgorithm) -> float:
     return model._current_progress_remaining
 
 
-def follow_schedule(model: BaseAlgorithm, optimizer: Optimizer) -> None:
-    """Set the optimizer's learning rate to the schedule's present one, and log it."""
-    model._update_learning_rate(optimizer)
+def follow_schedule(model: BaseAlgorithm, *optimizers: Optimizer) -> None:
+    """Set the optimizers' learning rates to the schedule's present one, and log it."""
+    model._update_learning_rate(list(optimizers))
 
 
 def updates(model: BaseAlgorithm) -> int:

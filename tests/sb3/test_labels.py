@@ -278,5 +278,5 @@ def test_the_noise_may_know_the_variance_of_the_bootstrap(algorithm, env):
     assert model.critic_optimizer.steps == len(seen)
     batch = model.replay_buffer.sample(200)
     ended = batch.dones.flatten() == 1
-    assert torch.equal(model._next_variance(batch, model.critic_optimizer) == 0, ended)
+    assert torch.equal(model._next_variance(batch, model._following(batch), model.critic_optimizer) == 0, ended)
     assert bool(ended.any()) == (algorithm is DQN)

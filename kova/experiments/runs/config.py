@@ -22,12 +22,15 @@ from kova.experiments.runs import ranges
 from kova.experiments.runs.expressions import resolve, suggestion
 from kova.experiments.runs.yaml_file import read_fields
 from kova.sb3.on_policy import OnPolicyCritic
+from kova.sb3.upstream import plain_class
 
 ALGORITHMS: Mapping[str, type[kova.sb3.critic.CriticMixin]] = {
     "a2c": kova.sb3.A2C,
     "ddpg": kova.sb3.DDPG,
     "dqn": kova.sb3.DQN,
     "ppo": kova.sb3.PPO,
+    "sac": kova.sb3.SAC,
+    "td3": kova.sb3.TD3,
     "trpo": kova.sb3.TRPO,
 }
 
@@ -258,7 +261,7 @@ def settable(algo: str) -> tuple[str, ...]:
 
 def upstream_of(algo: str) -> type[BaseAlgorithm]:
     """Return the class of Stable-Baselines3 or sb3-contrib that an algorithm is made of."""
-    return next(base for base in ALGORITHMS[algo].__mro__ if not base.__module__.startswith("kova"))
+    return plain_class(ALGORITHMS[algo])
 
 
 def _parameters(owner: type) -> list[str]:
