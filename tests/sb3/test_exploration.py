@@ -68,7 +68,8 @@ def test_the_label_bootstraps_from_the_draw_that_acts():
     model = make(gamma=0.9)
     batch = transition(model)
     following = model.q_net_target(batch.next_observations).amax(dim=1, keepdim=True)
-    torch.testing.assert_close(model._labels(batch, model._following(batch)), batch.rewards + 0.9 * (1 - batch.dones) * following)
+    expected = batch.rewards + 0.9 * (1 - batch.dones) * following
+    torch.testing.assert_close(model._labels(batch, model._following(batch)), expected)
     states = batch.observations.numpy()
     assert np.array_equal(model.predict(states)[0], model.q_net_target(batch.observations).argmax(dim=1).numpy())
 
