@@ -21,6 +21,7 @@ from kova.noise import Noise
 from kova.optimizer import KOVA
 from kova.sb3 import upstream
 from kova.sb3.adam import AdamCritic, AdamReport
+from kova.sb3.plain import plain_copy
 from kova.sb3.restore import unchanged_on_error
 from kova.sb3.returns import ReturnBands
 from kova.step_report import StepReport
@@ -238,6 +239,20 @@ class CriticMixin(ReturnBands):
             if isinstance(error.__context__, ValueError):
                 raise error.__context__ from None
             raise
+
+    def to_sb3(self) -> BaseAlgorithm:
+        """Return this agent as a model of plain Stable-Baselines3 (TRPO: sb3-contrib), without a filter.
+
+        It has the same weights, settings, counters and momenta of the policy, and new ones for the critic. What it
+        saves can be loaded where this library is not installed. It has this model's environment, ``VecNormalize``
+        included, and replay buffer, not copies of them: go on with one of the two.
+        """
+        filtered = {parameter for optimizer in self.critic_optimizers for parameter in _optimised(optimizer)}
+        return plain_copy(self, self._plain_policy_kwargs(), filtered)
+
+    def _plain_policy_kwargs(self) -> dict[str, Any]:
+        """Return the arguments with which upstream's class builds the same networks."""
+        return self.policy_kwargs
 
     def set_parameters(
         self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"
