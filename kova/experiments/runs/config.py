@@ -120,7 +120,7 @@ class RunConfig:
             for name, value in values.items():
                 _known(f"{section}.{name}", known)
                 try:
-                    ranges.check(f"{section}.{name}", value)
+                    ranges.check(f"{section}.{name}", value, self.algo)
                 except ValueError as error:
                     raise UsageError(str(error)) from None
         optimizer = self.critic.get("optimizer")
