@@ -24,6 +24,8 @@ COMMANDS = [
     ["eval"],
     ["sweep"],
     ["report"],
+    ["export"],
+    ["fetch"],
     ["bench"],
     ["bench", "step"],
     ["bench", "train"],

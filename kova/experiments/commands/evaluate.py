@@ -20,7 +20,6 @@ from kova.experiments.evaluation.play import (
     values_exploration,
 )
 from kova.experiments.evaluation.wording import UNITS, decimals, with_error
-from kova.experiments.files import is_folder
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import load
 
@@ -35,14 +34,7 @@ def run(
     Raises:
         UsageError: There is no such run, it has no checkpoint, or the video cannot be made.
     """
-    directory = RunDirectory(path)
-    if not is_folder(path):
-        raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v4-kova-seed0")
-    config = directory.config()
-    checkpoint = directory.latest_checkpoint()
-    directory.check_not_packed()
-    if checkpoint is None:
-        raise UsageError(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
+    config, checkpoint = RunDirectory(path).trained()
     if video_file is not None:
         video.check(video_file)
         # MuJoCo and pygame must render without a screen.
