@@ -26,6 +26,8 @@ COMMANDS = [
     ["sweep"],
     ["report"],
     ["tune"],
+    ["export"],
+    ["fetch"],
     ["bench"],
     ["bench", "step"],
     ["bench", "train"],

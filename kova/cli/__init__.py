@@ -302,6 +302,49 @@ def tune(
     tune_command.run(request, effort, out, make_console(), typed(context))
 
 
+@app.command(
+    epilog=examples(
+        "kova export runs/ppo-Hopper-v5-kova-seed0 --to sb3",
+        "kova export runs/ppo-Hopper-v5-kova-seed0 --to sb3 -o hopper/ppo.zip",
+        "kova export runs/ppo-Hopper-v5-kova-seed0 --to hub --repo me/hopper",
+    )
+)
+def export(
+    run: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    to: Annotated[str, typer.Option("--to", help="sb3, a file; or hub, the Hugging Face hub.")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="The .zip.  [default: exports/…]")] = None,
+    repo: Annotated[str | None, typer.Option(help="On the hub, user/name; made if there is none.")] = None,
+    private: Annotated[bool, typer.Option("--private", help="If it is made, for its owner only.")] = False,
+) -> None:
+    """Give a trained agent to people without kova.
+
+    The newest checkpoint becomes a model of plain Stable-Baselines3 (TRPO: sb3-contrib), the statistics of its
+    VecNormalize beside it as normalization.pkl. On the hub the run itself is in the repository too, for kova fetch.
+    """
+    from kova.experiments.commands import export as export_command
+
+    export_command.check(to, {"-o": out, "--repo": repo, "--private": private})
+    if repo is not None:
+        export_command.to_hub(run, repo, make_console(), private=private)
+    else:
+        export_command.to_file(run, out, make_console())
+
+
+@app.command(epilog=examples("kova fetch me/hopper", "kova fetch me/hopper --run-dir runs/theirs"))
+def fetch(
+    repo: Annotated[str, typer.Argument(help="On the Hugging Face hub, user/name.")],
+    run_dir: Annotated[Path | None, typer.Option(help="Where the run goes.  [default: runs/NAME]")] = None,
+) -> None:
+    """Get a run that kova export put on the hub.
+
+    It can be played, reported and exported again. Loading a model runs code that is in its file: fetch from people you
+    trust.
+    """
+    from kova.experiments.commands import export as export_command
+
+    export_command.fetch(repo, run_dir, make_console())
+
+
 @app.command(epilog=examples("kova demo", "kova demo --env Pendulum-v1 --steps 60000 --out /tmp/demo"))
 def demo(
     context: typer.Context,

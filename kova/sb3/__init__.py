@@ -16,8 +16,10 @@ from kova.sb3.ddpg import DDPG
 from kova.sb3.dqn import DQN
 from kova.sb3.exploration import UCBDQN, ThompsonDQN
 from kova.sb3.ppo import PPO
+from kova.sb3.sac import SAC
+from kova.sb3.td3 import TD3
 from kova.sb3.trpo import TRPO
 
-__all__ = ["A2C", "DDPG", "DQN", "PPO", "TRPO", "UCBDQN", "ThompsonDQN"]
+__all__ = ["A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "TRPO", "UCBDQN", "ThompsonDQN"]
 
 del sb3_contrib, stable_baselines3

@@ -1,4 +1,4 @@
-"""What the five algorithms share: the critic's optimizer, its place in checkpoints, its log."""
+"""What all algorithms share: the critic's optimizer, its place in checkpoints, its log."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from kova.noise import Noise
 from kova.optimizer import KOVA
 from kova.sb3 import upstream
 from kova.sb3.adam import AdamCritic, AdamReport
+from kova.sb3.plain import plain_copy
 from kova.sb3.restore import unchanged_on_error
 from kova.sb3.returns import ReturnBands
 from kova.step_report import StepReport
@@ -29,7 +30,7 @@ from kova.units import LabelUnits, RawUnits
 
 Critic = Literal["kova", "adam"]
 
-#: Under this name the filter is an attribute of the algorithm and an entry of its checkpoint.
+#: Under this name the filter, or the first of several, is an attribute of the algorithm and an entry of its checkpoint.
 ENTRY = "critic_optimizer"
 
 
@@ -46,7 +47,7 @@ class CriticMixin(ReturnBands):
         kwargs: As upstream.
 
     Attributes:
-        critic_optimizer: The filter.
+        critic_optimizer: The filter; of the first Q-function if there are several.
         action_spaces: Kinds of action spaces that the algorithm takes.
         supplies: Keyword arguments of :meth:`kova.KOVA.step` that the algorithm can give; a noise model may need them.
         default_critic_kwargs: Where the class differs from the defaults of :class:`kova.KOVA`.
@@ -84,6 +85,15 @@ class CriticMixin(ReturnBands):
         # ``load`` builds the model unset and then brings the attributes back; a plain checkpoint has none of ours.
         self._without_filter = not _init_setup_model
         super().__init__(*args, _init_setup_model=_init_setup_model, **kwargs)
+
+    @property
+    def critic_optimizers(self) -> tuple[KOVA | AdamCritic, ...]:
+        """The filters of all value functions, ``critic_optimizer`` first."""
+        return tuple(getattr(self, name) for name in self._critic_entries())
+
+    def _critic_entries(self) -> tuple[str, ...]:
+        """Return the names of the filters: attributes of the algorithm and entries of its checkpoint."""
+        return (ENTRY,)
 
     @classmethod
     def check_noise(cls, name: str, noise: Noise) -> None:
@@ -147,7 +157,7 @@ class CriticMixin(ReturnBands):
 
     def _begins(self) -> bool:
         """Return whether the next labels set the filter's units: an untrained critic's values must not be in them."""
-        return isinstance(self.critic_optimizer, KOVA) and self.critic_optimizer.begins
+        return any(isinstance(optimizer, KOVA) and optimizer.begins for optimizer in self.critic_optimizers)
 
     def _labels_per_step(self) -> int:
         """Return N of the filter's steps, by which it chooses a covariance structure."""
@@ -172,10 +182,11 @@ class CriticMixin(ReturnBands):
         trainable = _trainable(self.policy)
         if trainable == self._trainable_then:
             return
-        old, self._trainable_then = self.critic_optimizer, trainable
+        old, self._trainable_then = self.critic_optimizers, trainable
         self._setup_critic()
-        if _optimised(self.critic_optimizer) == _optimised(old):
-            self.critic_optimizer = old
+        if list(map(_optimised, self.critic_optimizers)) == list(map(_optimised, old)):
+            for name, optimizer in zip(self._critic_entries(), old, strict=True):
+                setattr(self, name, optimizer)
         else:
             warnings.warn(
                 "parameters of the critic were frozen or freed after its optimizer was made: a new one begins, without "
@@ -185,7 +196,7 @@ class CriticMixin(ReturnBands):
 
     def _update_critic_learning_rate(self) -> None:
         """Let the control arm follow the schedule; a filter has no learning rate."""
-        for group in self.critic_optimizer.param_groups:
+        for group in (group for optimizer in self.critic_optimizers for group in optimizer.param_groups):
             if "lr" in group:
                 group["lr"] = self._critic_rate(upstream.remaining_progress(self))
 
@@ -229,6 +240,20 @@ class CriticMixin(ReturnBands):
                 raise error.__context__ from None
             raise
 
+    def to_sb3(self) -> BaseAlgorithm:
+        """Return this agent as a model of plain Stable-Baselines3 (TRPO: sb3-contrib), without a filter.
+
+        It has the same weights, settings, counters and momenta of the policy, and new ones for the critic. What it
+        saves can be loaded where this library is not installed. It has this model's environment, ``VecNormalize``
+        included, and replay buffer, not copies of them: go on with one of the two.
+        """
+        filtered = {parameter for optimizer in self.critic_optimizers for parameter in _optimised(optimizer)}
+        return plain_copy(self, self._plain_policy_kwargs(), filtered)
+
+    def _plain_policy_kwargs(self) -> dict[str, Any]:
+        """Return the arguments with which upstream's class builds the same networks."""
+        return self.policy_kwargs
+
     def set_parameters(
         self, load_path_or_dict: Any, exact_match: bool = True, device: torch.device | str = "auto"
     ) -> None:
@@ -245,12 +270,13 @@ class CriticMixin(ReturnBands):
         params = load_path_or_dict
         if not isinstance(params, dict):
             _, params, _ = load_from_zip_file(params, device=device, load_data=False)
-        expected = upstream.entries(self)
-        plain = ENTRY not in params and params.keys() >= expected - {ENTRY}
-        # The filter comes last: it changes completely or not at all, so that P need not be copied.
-        params = {**self._in_own_shape(params), **({ENTRY: params[ENTRY]} if ENTRY in params else {})}
-        with unchanged_on_error(self, params.keys() - {ENTRY}):
-            given = {**params, ENTRY: self.critic_optimizer.state_dict()} if plain else params
+        expected, filters = upstream.entries(self), self._critic_entries()
+        plain = params.keys().isdisjoint(filters) and params.keys() >= expected - set(filters)
+        # A filter comes last: it changes completely or not at all, so that its P need not be copied.
+        params = {**self._in_own_shape(params), **{name: params[name] for name in filters if name in params}}
+        with unchanged_on_error(self, params.keys() - {filters[-1]}):
+            own = {name: getattr(self, name).state_dict() for name in filters}
+            given = {**params, **own} if plain else params
             if exact_match and given.keys() != expected:
                 raise ValueError(
                     f"Names of parameters do not match agents' parameters: expected {expected}, got {set(params)}"
@@ -268,7 +294,7 @@ class CriticMixin(ReturnBands):
 
     def _in_own_shape(self, params: dict[str, Any]) -> dict[str, Any]:
         """Return all but the filter's parameters, with those of a plain model in the shape of this class."""
-        return {name: state for name, state in params.items() if name != ENTRY}
+        return {name: state for name, state in params.items() if name not in self._critic_entries()}
 
     def _setup_model(self) -> None:
         super()._setup_model()  # type: ignore[safe-super]
@@ -297,15 +323,15 @@ class CriticMixin(ReturnBands):
             upstream.build_networks(self, builder)
 
     def _setup_critic(self) -> None:
-        """Build ``critic_optimizer`` for the networks there are now."""
+        """Build ``critic_optimizers`` for the networks there are now."""
         raise NotImplementedError
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), ENTRY, "_trainable_then"]
+        return [*super()._excluded_save_params(), *self._critic_entries(), "_trainable_then"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         state_dicts, variables = super()._get_torch_save_params()
-        return [*state_dicts, ENTRY], variables
+        return [*state_dicts, *self._critic_entries()], variables
 
 
 def critic_generator(seed: int | None) -> np.random.Generator:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import stable_baselines3
+import torch
 from gymnasium import spaces
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor, nn
@@ -14,12 +15,11 @@ from torch import Tensor, nn
 from kova.evolution import PriorRelaxation
 from kova.noise import ConstantNoise, Noise
 from kova.sb3 import upstream
-from kova.sb3.off_policy import OffPolicyCritic
+from kova.sb3.off_policy import Following, OffPolicyCritic
 from kova.sb3.signature import with_upstreams_arguments
 from kova.sb3.value_functions import chosen_value
 
 if TYPE_CHECKING:
-    import torch
     from stable_baselines3.common.buffers import ReplayBuffer
     from stable_baselines3.common.type_aliases import GymEnv, Schedule
     from stable_baselines3.dqn.policies import DQNPolicy
@@ -83,16 +83,20 @@ class DQN(OffPolicyCritic, stable_baselines3.DQN):
     def _setup_critic(self) -> None:
         self.critic_optimizer = self._make_critic_optimizer(self.q_net, chosen_value, max_grad_norm=self.max_grad_norm)
 
+    def _critic_network(self) -> nn.Module:
+        return self.q_net
+
     def _target_network(self) -> nn.Module:
         return self.q_net_target
 
-    def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
-        values: Tensor = self.q_net_target(batch.next_observations)
-        return values.amax(dim=1, keepdim=True)
+    @torch.no_grad()
+    def _following(self, batch: ReplayBufferSamples) -> Following:
+        return Following(*self._next_values(batch).max(dim=1, keepdim=True))
 
-    def _next_actions(self, batch: ReplayBufferSamples) -> Tensor:
+    def _next_values(self, batch: ReplayBufferSamples) -> Tensor:
+        """Return the values of all actions in s', (N, actions)."""
         values: Tensor = self.q_net_target(batch.next_observations)
-        return values.argmax(dim=1, keepdim=True)
+        return values
 
     def _action_value(self, inputs: Any) -> Tensor:
         return chosen_value(self.q_net, inputs)

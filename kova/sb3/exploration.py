@@ -141,8 +141,8 @@ class PosteriorDQN(DQN):
         actions = self._uncertain_values(observations).argmax(dim=1).cpu().numpy()
         return (actions if vectorised else actions.squeeze(axis=0)), state
 
-    def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
-        return self._uncertain_values(batch.next_observations).amax(dim=1, keepdim=True)
+    def _next_values(self, batch: ReplayBufferSamples) -> Tensor:
+        return self._uncertain_values(batch.next_observations)
 
     def _on_step(self) -> None:
         """Leave out upstream's ε, and its update of the target network: ``_follow`` does that."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +24,20 @@ from kova.step_report import StepReport
 from kova.targets import q_targets
 
 
+class Following(NamedTuple):
+    """What the labels of a batch bootstrap from.
+
+    Attributes:
+        values: Of s' under the target networks, (N, 1).
+        actions: In s', whose values they are, (N, size).
+    """
+
+    values: Tensor
+    actions: Tensor
+
+
 class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
-    """One Kalman step per gradient step, on the batch upstream would sample."""
+    """One Kalman step per gradient step and Q-function, on the batch upstream would sample."""
 
     supplies: ClassVar[frozenset[str]] = frozenset({"next_variance"})
 
@@ -34,14 +47,12 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
         self.policy.set_training_mode(True)
         self._update_learning_rates()
         self._update_critic_learning_rate()
-        reports = []
+        reports: list[StepReport | AdamReport] = []
         for _ in range(gradient_steps):
             assert self.replay_buffer is not None
             upstream.count_update(self)
             batch = self.replay_buffer.sample(batch_size, env=self.get_vec_normalize_env())
-            inputs: Any = (batch.observations, batch.actions)
-            reports.append(self._fit(inputs, batch))
-            self._follow(batch)
+            reports.extend(self._update(batch))
         self.logger.record("train/n_updates", upstream.updates(self), exclude="tensorboard")
         if reports:
             self._record_loss(2.0 * self._record_reports(reports))
@@ -49,27 +60,37 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
     def _labels_per_step(self) -> int:
         return self.batch_size
 
-    def _fit(self, inputs: Any, batch: ReplayBufferSamples) -> StepReport | AdamReport:
-        """Take one step of the critic's optimizer."""
-        optimizer, labels = self.critic_optimizer, self._labels(batch)
-        if isinstance(optimizer, AdamCritic):
-            return optimizer.step(inputs, labels)
-        critic, observation_fn = optimizer.observation.module, optimizer.observation.function
-        if observation_fn is not None and has_running_statistics(critic):
-            with torch.no_grad():
-                observation_fn(critic, inputs)
-        # h must be the same function for every sample of a batch.
-        critic.eval()
-        begins = optimizer.begins
-        report = optimizer.step(inputs, labels, next_variance=self._next_variance(batch, optimizer))
-        critic.train()
+    def _update(self, batch: ReplayBufferSamples) -> Sequence[StepReport | AdamReport]:
+        """Fit the critic to a batch, and let the policy follow."""
+        reports = self._fit(batch, self._following(batch))
+        self._follow(batch)
+        return reports
+
+    def _fit(self, batch: ReplayBufferSamples, following: Following) -> Sequence[StepReport | AdamReport]:
+        """Take one step of every optimizer of the critic, all with the same labels."""
+        inputs: Any = (batch.observations, batch.actions)
+        labels, begins, network = self._labels(batch, following), self._begins(), self._critic_network()
+        if self.critic_type == "kova":
+            if has_running_statistics(network):
+                with torch.no_grad():
+                    self._action_value(inputs)
+            # h must be the same function for every sample of a batch.
+            network.eval()
+        reports: list[StepReport | AdamReport] = []
+        for optimizer in self.critic_optimizers:
+            if isinstance(optimizer, AdamCritic):
+                reports.append(optimizer.step(inputs, labels))
+            else:
+                variance = self._next_variance(batch, following, optimizer)
+                reports.append(optimizer.step(inputs, labels, next_variance=variance))
+        network.train()
         if begins:
             # The critic now has the units of the labels; values of an untrained target would have others.
-            self._target_network().load_state_dict(critic.state_dict())
-        return report
+            self._target_network().load_state_dict(network.state_dict())
+        return reports
 
     @torch.no_grad()
-    def _labels(self, batch: ReplayBufferSamples) -> Tensor:
+    def _labels(self, batch: ReplayBufferSamples, following: Following) -> Tensor:
         """Return y = r + γ · (value of s' under the target network), (N, 1), or r where the task ended (Table 1).
 
         The very first labels are r: they set the filter's units, which the values of an untrained network would
@@ -81,27 +102,27 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
         terminated = batch.dones > 0
         discounts = self.gamma if batch.discounts is None else batch.discounts
         never = torch.zeros_like(terminated)
-        return q_targets(batch.rewards, self._next_value(batch), terminated, never, gamma=discounts)
+        return q_targets(batch.rewards, following.values, terminated, never, gamma=discounts)
+
+    @abstractmethod
+    def _critic_network(self) -> nn.Module:
+        """Return the network with all Q-functions."""
 
     @abstractmethod
     def _target_network(self) -> nn.Module:
         """Return the network that follows the critic."""
 
     @abstractmethod
-    def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
-        """Return the value of s' under the target network, (N, 1)."""
+    def _following(self, batch: ReplayBufferSamples) -> Following:
+        """Return what the labels bootstrap from. It may be drawn: ask once for every batch."""
 
-    def _next_variance(self, batch: ReplayBufferSamples, optimizer: KOVA) -> Tensor | None:
+    def _next_variance(self, batch: ReplayBufferSamples, following: Following, optimizer: KOVA) -> Tensor | None:
         """Return the filter's own variance of the value each label bootstraps from, (N,), if its noise model asks."""
         if "next_variance" not in optimizer.noise.needs:
             return None
-        following: Any = (batch.next_observations, self._next_actions(batch))
-        variance: Tensor = optimizer.predict(following).variance
+        inputs: Any = (batch.next_observations, following.actions)
+        variance: Tensor = optimizer.predict(inputs).variance
         return variance * (1 - batch.dones.flatten())
-
-    @abstractmethod
-    def _next_actions(self, batch: ReplayBufferSamples) -> Tensor:
-        """Return the actions in s' whose value the labels bootstrap from, (N, size)."""
 
     @abstractmethod
     def _update_learning_rates(self) -> None:

@@ -296,6 +296,11 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
             params["policy"] = extractors.under_own_name(params["policy"])
         return params
 
+    def _plain_policy_kwargs(self) -> dict[str, Any]:
+        if self.policy.share_features_extractor:
+            return self.policy_kwargs
+        return {**self.policy_kwargs, "share_features_extractor": False}
+
     def _in_own_shape(self, params: dict[str, Any]) -> dict[str, Any]:
         """Keep the policy's part of an optimizer state that covers policy and value."""
         params = super()._in_own_shape(params)

@@ -11,6 +11,8 @@ import functools
 import inspect
 from typing import Any, TypeVar
 
+from kova.sb3 import upstream
+
 Algorithm = TypeVar("Algorithm", bound=type)
 
 
@@ -32,8 +34,7 @@ def with_upstreams_arguments(algorithm: Algorithm) -> Algorithm:
 
 
 def _signature(algorithm: type) -> inspect.Signature:
-    upstream = next(base for base in algorithm.__mro__ if not base.__module__.startswith("kova."))
-    parameters = dict(inspect.signature(upstream.__init__).parameters)  # type: ignore[misc]
+    parameters = dict(inspect.signature(upstream.plain_class(algorithm).__init__).parameters)
     ours = [vars(base)["__init__"] for base in reversed(algorithm.__mro__) if _is_ours(base)]
     for parameter in (p for init in ours for p in inspect.signature(init).parameters.values()):
         if parameter.kind is parameter.KEYWORD_ONLY:

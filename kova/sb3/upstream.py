@@ -22,10 +22,17 @@ import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch.optim import Optimizer
+
+
+def plain_class(algorithm: type[BaseAlgorithm]) -> type[BaseAlgorithm]:
+    """Return the class of Stable-Baselines3 or sb3-contrib that a class of this library, or a user's, is made of."""
+    ours = "kova."
+    return next(base for base in algorithm.__mro__ if not any(one.__module__.startswith(ours) for one in base.__mro__))
 
 
 def samples(buffer: RolloutBuffer, indices: np.ndarray) -> RolloutBufferSamples:
@@ -51,9 +58,9 @@ def remaining_progress(model: BaseAlgorithm) -> float:
     return model._current_progress_remaining
 
 
-def follow_schedule(model: BaseAlgorithm, optimizer: Optimizer) -> None:
-    """Set the optimizer's learning rate to the schedule's present one, and log it."""
-    model._update_learning_rate(optimizer)
+def follow_schedule(model: BaseAlgorithm, *optimizers: Optimizer) -> None:
+    """Set the optimizers' learning rates to the schedule's present one, and log it."""
+    model._update_learning_rate(list(optimizers))
 
 
 def updates(model: BaseAlgorithm) -> int:
@@ -69,6 +76,37 @@ def count_update(model: BaseAlgorithm) -> None:
 def entries(model: BaseAlgorithm) -> set[str]:
     """Return the names under which a checkpoint has state dicts."""
     return set(model._get_torch_save_params()[0])
+
+
+def variables(model: BaseAlgorithm) -> list[str]:
+    """Return the names of single tensors that a checkpoint has."""
+    return model._get_torch_save_params()[1]
+
+
+def built_like(kind: type[BaseAlgorithm], model: BaseAlgorithm, policy_kwargs: dict[str, Any]) -> BaseAlgorithm:
+    """Return a model of an upstream class with the settings and counters of another, and new networks.
+
+    As ``load`` does it, but with the very environment and replay buffer of the other, and nothing is seeded: both are
+    in use.
+
+    Args:
+        kind: The class.
+        model: The other.
+        policy_kwargs: For the networks, in the place of the other's.
+    """
+    given: dict[str, Any] = {"env": model.env, "device": model.device, "_init_setup_model": False}
+    new = kind(model.policy_class, **given)
+    excluded = {*new._excluded_save_params(), *(name.split(".")[0] for name in entries(new) | set(variables(new)))}
+    # Without an environment a model that is not set up has no spaces.
+    known = {*vars(new), "observation_space", "action_space", "n_envs"}
+    taken = (known & vars(model).keys()) - excluded
+    vars(new).update({name: copy.deepcopy(vars(model)[name]) for name in taken})
+    new.policy_kwargs, new.seed = copy.deepcopy(policy_kwargs), None
+    if isinstance(new, OffPolicyAlgorithm) and isinstance(model, OffPolicyAlgorithm):
+        new.replay_buffer = model.replay_buffer
+    new._setup_model()
+    new.seed = model.seed
+    return new
 
 
 def last_observation(model: BaseAlgorithm) -> Any:

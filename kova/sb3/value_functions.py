@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, ContinuousCritic
 from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor, nn
@@ -81,10 +81,33 @@ class _Value(nn.Module):
         return self.policy.predict_values(observations)
 
 
-def action_value(critic: nn.Module, inputs: Any) -> Tensor:
-    """Return Q(s, a; θ), (N, 1), of a continuous critic."""
-    values: tuple[Tensor, ...] = critic(*inputs)
-    return values[0]
+class ActionValue(nn.Module):
+    """Q_i(s, a; θ), one of the Q-functions of a continuous critic: its own parameters, in place.
+
+    Upstream's Q-functions have a features extractor in common. Its parameters, of which only extractors of images and
+    the like have any, belong to the first; the others take the features as they are.
+
+    Args:
+        critic: The network with all Q-functions; it keeps owning its layers.
+        index: Which of them, from 0.
+    """
+
+    def __init__(self, critic: ContinuousCritic, index: int) -> None:
+        super().__init__()
+        # In a tuple, so that the layers of the others are not registered here.
+        self._critic, self._index = (critic,), index
+        if index == 0:
+            self.features_extractor = critic.features_extractor
+        # Upstream's name, under which 0.1.0 saved it.
+        self.add_module(f"qf{index}", critic.q_networks[index])
+
+    def forward(self, inputs: Any) -> Tensor:
+        """Return Q_i(s, a), (N, 1)."""
+        [critic], (observations, actions) = self._critic, inputs
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self._index == 0):
+            features = critic.extract_features(observations, critic.features_extractor)
+        values: Tensor = critic.q_networks[self._index](torch.cat([features, actions], dim=1))
+        return values
 
 
 def chosen_value(q_net: nn.Module, inputs: Any) -> Tensor:

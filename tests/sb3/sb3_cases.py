@@ -1,4 +1,4 @@
-"""What the tests of kova.sb3 share: the five algorithms beside upstream's, small settings, bitwise comparison."""
+"""What the tests of kova.sb3 share: the algorithms beside upstream's, small settings, bitwise comparison."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
-from kova.sb3 import A2C, DDPG, DQN, PPO, TRPO
+from kova.sb3 import A2C, DDPG, DQN, PPO, SAC, TD3, TRPO
 
 ON_POLICY = (PPO, A2C, TRPO)
-OFF_POLICY = (DDPG, DQN)
+CONTINUOUS = (DDPG, TD3, SAC)
+TWINS = (TD3, SAC)
+OFF_POLICY = (*CONTINUOUS, DQN)
 ALL = (*ON_POLICY, *OFF_POLICY)
 DISCRETE = (PPO, A2C, TRPO, DQN)
 
@@ -28,6 +30,8 @@ UPSTREAM: dict[type, type] = {
     A2C: stable_baselines3.A2C,
     TRPO: sb3_contrib.TRPO,
     DDPG: stable_baselines3.DDPG,
+    TD3: stable_baselines3.TD3,
+    SAC: stable_baselines3.SAC,
     DQN: stable_baselines3.DQN,
 }
 
@@ -36,7 +40,7 @@ SETTINGS: dict[type, dict[str, Any]] = {
     PPO: {"n_steps": 16, "batch_size": 8, "n_epochs": 2},
     A2C: {"n_steps": 8},
     TRPO: {"n_steps": 16, "batch_size": 8},
-    DDPG: {"learning_starts": 20, "buffer_size": 400, "batch_size": 8},
+    **{algorithm: {"learning_starts": 20, "buffer_size": 400, "batch_size": 8} for algorithm in CONTINUOUS},
     DQN: {"learning_starts": 20, "buffer_size": 400, "batch_size": 8, "target_update_interval": 20},
 }
 ENOUGH = 32
@@ -56,7 +60,7 @@ KOVA_TAGS = {
 
 
 def environment(algorithm: type) -> str:
-    return "Pendulum-v1" if algorithm is DDPG else "CartPole-v1"
+    return "Pendulum-v1" if algorithm in CONTINUOUS else "CartPole-v1"
 
 
 def vectorised(algorithm: type, n_envs: int = 1, seed: int | None = None) -> VecEnv:
@@ -99,6 +103,11 @@ def same(first: Any, second: Any) -> bool:
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(same, first, second))
     return bool(first == second)
+
+
+def filters(algorithm: type) -> set[str]:
+    """Return the entries of a checkpoint that are filters."""
+    return {"critic_optimizer", *(["critic_optimizer_2"] if algorithm in TWINS else [])}
 
 
 def actor_weights(model: Any) -> dict[str, Tensor]:
@@ -151,4 +160,4 @@ IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 def images(algorithm: type) -> OneSpace:
     """Return an environment with images as observations, and actions that ``algorithm`` takes."""
     box = spaces.Box(-1.0, 1.0, (2,), np.float32)
-    return OneSpace(copy.deepcopy(IMAGE), box if algorithm is DDPG else spaces.Discrete(3))
+    return OneSpace(copy.deepcopy(IMAGE), box if algorithm in CONTINUOUS else spaces.Discrete(3))

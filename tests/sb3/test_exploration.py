@@ -68,7 +68,8 @@ def test_the_label_bootstraps_from_the_draw_that_acts():
     model = make(gamma=0.9)
     batch = transition(model)
     following = model.q_net_target(batch.next_observations).amax(dim=1, keepdim=True)
-    torch.testing.assert_close(model._labels(batch), batch.rewards + 0.9 * (1 - batch.dones) * following)
+    expected = batch.rewards + 0.9 * (1 - batch.dones) * following
+    torch.testing.assert_close(model._labels(batch, model._following(batch)), expected)
     states = batch.observations.numpy()
     assert np.array_equal(model.predict(states)[0], model.q_net_target(batch.observations).argmax(dim=1).numpy())
 
@@ -83,7 +84,7 @@ def test_between_episodes_the_draw_agrees_with_itself():
     buffer = model.replay_buffer
     batch = buffer._get_samples(np.arange(buffer.pos - 4))
     chosen = model.q_net_target(batch.observations).gather(1, batch.actions)
-    assert float((model._labels(batch) - chosen.detach()).abs().max()) < 0.2
+    assert float((model._labels(batch, model._following(batch)) - chosen.detach()).abs().max()) < 0.2
     spread = torch.stack([model.critic_optimizer.sample(1)["q_net.0.weight"][0] for _ in range(200)]).std(dim=0)
     # Cells above the diagonal cannot be reached.
     unreachable = spread.view(2, 4, 4)[:, 0, 1:]
@@ -100,7 +101,7 @@ def test_the_bound_is_the_mean_plus_sigmas():
     bound = means + 2.0 * torch.stack(sigmas, dim=1)
     assert np.array_equal(model.predict(states)[0], bound.argmax(dim=1).numpy())
     expected = batch.rewards + 0.9 * (1 - batch.dones) * bound.amax(dim=1, keepdim=True)
-    torch.testing.assert_close(model._labels(batch), expected)
+    torch.testing.assert_close(model._labels(batch, model._following(batch)), expected)
 
 
 @pytest.mark.parametrize("algorithm", BOTH)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from sb3_cases import ALL, DDPG, DQN, ENOUGH, ON_POLICY, PPO, TRPO, make, same
+from sb3_cases import ALL, CONTINUOUS, DQN, ENOUGH, ON_POLICY, PPO, TRPO, make, same
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
@@ -150,13 +150,13 @@ def test_such_models_are_saved_and_loaded(algorithm, extractor, tmp_path):
 
 def a_layer(model):
     """Return a layer of the critic."""
-    if isinstance(model, DDPG):
+    if isinstance(model, CONTINUOUS):
         return model.critic.qf0[0]
     return model.q_net.q_net[0] if isinstance(model, DQN) else model.policy.value_net
 
 
 def the_critic(model):
-    if isinstance(model, DDPG):
+    if isinstance(model, CONTINUOUS):
         return model.critic
     return model.q_net if isinstance(model, DQN) else model.value_function
 

@@ -6,7 +6,23 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from sb3_cases import A2C, ALL, DDPG, DQN, ENOUGH, OFF_POLICY, ON_POLICY, PPO, SETTINGS, TRPO, make, same, snapshot
+from sb3_cases import (
+    A2C,
+    ALL,
+    CONTINUOUS,
+    DDPG,
+    DQN,
+    ENOUGH,
+    OFF_POLICY,
+    ON_POLICY,
+    PPO,
+    SAC,
+    SETTINGS,
+    TRPO,
+    make,
+    same,
+    snapshot,
+)
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -119,6 +135,44 @@ def test_the_label_of_an_action(algorithm, environment):
     assert (terminated > 0) == (algorithm is DQN)
 
 
+def upstreams_labels(model, batch):
+    """Return what stable_baselines3.TD3 and SAC compute, in their words."""
+    discounts = batch.discounts if batch.discounts is not None else model.gamma
+    with torch.no_grad():
+        if isinstance(model, SAC):
+            next_actions, next_log_prob = model.actor.action_log_prob(batch.next_observations)
+        else:
+            noise = batch.actions.clone().data.normal_(0, model.target_policy_noise)
+            noise = noise.clamp(-model.target_noise_clip, model.target_noise_clip)
+            next_actions = (model.actor_target(batch.next_observations) + noise).clamp(-1, 1)
+        next_q_values = torch.cat(model.critic_target(batch.next_observations, next_actions), dim=1)
+        next_q_values, _ = torch.min(next_q_values, dim=1, keepdim=True)
+        if isinstance(model, SAC):
+            ent_coef = torch.exp(model.log_ent_coef.detach())
+            next_q_values = next_q_values - ent_coef * next_log_prob.reshape(-1, 1)
+        return batch.rewards + (1 - batch.dones) * discounts * next_q_values
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("algorithm", CONTINUOUS)
+def test_the_labels_of_twins_are_upstreams(algorithm, steps):
+    model, heard = make(algorithm, cut_short("Pendulum-v1"), gamma=0.9, n_steps=steps).learn(ENOUGH), []
+    batch = model.replay_buffer.sample(16)
+    with torch.no_grad():
+        # The twins differ, so that their minimum is neither.
+        model.critic_target.q_networks[-1][-1].bias.add_(model.critic(batch.observations, batch.actions)[0].std())
+    for kalman in model.critic_optimizers:
+        kalman.register_step_pre_hook(lambda _, args, kwargs: heard.append(args[-1].clone()))
+    torch.manual_seed(7)
+    following = model._following(batch)
+    assert torch.equal(following.actions, following.actions.clamp(-1, 1))
+    model._fit(batch, following)
+    torch.manual_seed(7)
+    expected = upstreams_labels(model, batch)
+    assert len(heard) == (1 if algorithm is DDPG else 2)
+    assert all(torch.equal(labels, expected) for labels in heard)
+
+
 @pytest.mark.parametrize("algorithm", ALL)
 def test_the_value_is_the_networks(algorithm):
     model = make(algorithm).learn(ENOUGH)
@@ -127,7 +181,7 @@ def test_the_value_is_the_networks(algorithm):
     model.learn(ENOUGH)
     given = inputs[-1]
     with torch.no_grad():
-        if algorithm is DDPG:
+        if algorithm in CONTINUOUS:
             values = model.critic(*given)[0]
         elif algorithm is DQN:
             values = model.q_net(given[0])[torch.arange(len(given[1])), given[1].flatten()]
@@ -262,9 +316,7 @@ def test_counts_are_checked(name):
         make(PPO, **{name: -1})
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "env"), [(kova.sb3.DQN, "CartPole-v1"), (kova.sb3.DDPG, "Pendulum-v1")], ids=["dqn", "ddpg"]
-)
+@pytest.mark.parametrize(("algorithm", "env"), [(DQN, "CartPole-v1"), *((one, "Pendulum-v1") for one in CONTINUOUS)])
 def test_the_noise_may_know_the_variance_of_the_bootstrap(algorithm, env):
     settings = {"evolution": kova.FadingMemory(0.01), "noise": kova.InverseVariance(1.0, gamma=0.99)}
     model = algorithm(
@@ -278,5 +330,5 @@ def test_the_noise_may_know_the_variance_of_the_bootstrap(algorithm, env):
     assert model.critic_optimizer.steps == len(seen)
     batch = model.replay_buffer.sample(200)
     ended = batch.dones.flatten() == 1
-    assert torch.equal(model._next_variance(batch, model.critic_optimizer) == 0, ended)
+    assert torch.equal(model._next_variance(batch, model._following(batch), model.critic_optimizer) == 0, ended)
     assert bool(ended.any()) == (algorithm is DQN)

@@ -6,14 +6,14 @@ import math
 
 import gymnasium
 import pytest
-from sb3_cases import ALL, DDPG, DQN, ENOUGH, KOVA_TAGS, ON_POLICY, SETTINGS, environment, make
+from sb3_cases import ALL, CONTINUOUS, DQN, ENOUGH, KOVA_TAGS, ON_POLICY, SETTINGS, environment, make
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import HumanOutputFormat, configure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 #: What an algorithm adds to upstream's tags, besides the filter's.
 ADDED = {algorithm: {"train/entropy", "train/policy_loss"} for algorithm in ON_POLICY}
-ADDED |= {DDPG: {"train/policy_loss"}, DQN: set()}
+ADDED |= {**{algorithm: {"train/policy_loss"} for algorithm in CONTINUOUS}, DQN: set()}
 
 #: With a Kalman critic nothing of DQN has a learning rate.
 WITHOUT_RATE = {"train/learning_rate"}
@@ -134,10 +134,10 @@ def test_progress_bar(algorithm):
     assert model.num_timesteps == ENOUGH
 
 
-@pytest.mark.parametrize("algorithm", [*ON_POLICY, DDPG])
+@pytest.mark.parametrize("algorithm", [*ON_POLICY, *CONTINUOUS])
 def test_schedules_reach_the_policy_and_not_the_filter(algorithm):
     model = small(algorithm, learning_rate=lambda remaining: 1e-3 * remaining).learn(STEPS)
-    optimizer = model.actor.optimizer if algorithm is DDPG else model.policy.optimizer
+    optimizer = model.actor.optimizer if algorithm in CONTINUOUS else model.policy.optimizer
     assert optimizer.param_groups[0]["lr"] < 1e-3
     assert all("lr" not in group for group in model.critic_optimizer.param_groups)
     assert model.logger.name_to_value["train/learning_rate"] == optimizer.param_groups[0]["lr"]
@@ -146,7 +146,7 @@ def test_schedules_reach_the_policy_and_not_the_filter(algorithm):
 @pytest.mark.parametrize("algorithm", ALL)
 def test_schedules_reach_the_control_arm(algorithm):
     model = small(algorithm, critic="adam", learning_rate=lambda remaining: 1e-3 * remaining).learn(STEPS)
-    optimizer = model.actor.optimizer if algorithm is DDPG else model.policy.optimizer
+    optimizer = model.actor.optimizer if algorithm in CONTINUOUS else model.policy.optimizer
     assert model.critic_optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] < 1e-3
 
 

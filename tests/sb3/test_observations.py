@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from sb3_cases import (
     ALL,
-    DDPG,
+    CONTINUOUS,
     DISCRETE,
     DQN,
     ENOUGH,
@@ -16,6 +16,7 @@ from sb3_cases import (
     ON_POLICY,
     PPO,
     SMALL_CNN,
+    TWINS,
     OneSpace,
     SmallCNN,
     actions,
@@ -44,7 +45,7 @@ SPACES = {
 
 
 def action_space(algorithm):
-    return copy.deepcopy(BOX if algorithm is DDPG else spaces.Discrete(3))
+    return copy.deepcopy(BOX if algorithm in CONTINUOUS else spaces.Discrete(3))
 
 
 def usable(model):
@@ -95,6 +96,11 @@ def test_state_dependent_exploration(algorithm, squash):
 def test_images(algorithm):
     model = make(algorithm, images(algorithm), "CnnPolicy", policy_kwargs=SMALL_CNN).learn(ENOUGH)
     usable(model)
+    if algorithm in TWINS:
+        first, second = ({id(p) for p in each.observation.parameters.values()} for each in model.critic_optimizers)
+        extractor = {id(p) for p in model.critic.features_extractor.parameters()}
+        assert first == extractor | {id(p) for p in model.critic.qf0.parameters()}
+        assert second == {id(p) for p in model.critic.qf1.parameters()}
     if algorithm in ON_POLICY:
         assert model.policy.pi_features_extractor is not model.policy.vf_features_extractor
         moved = {id(p) for p in model.critic_optimizer.observation.parameters.values()}
@@ -132,13 +138,14 @@ def test_a_shared_extractor_is_refused(algorithm):
         make(algorithm, images(algorithm), "CnnPolicy", policy_kwargs=policy_kwargs)
 
 
-def test_ddpg_refuses_a_shared_extractor():
+@pytest.mark.parametrize("algorithm", CONTINUOUS)
+def test_a_shared_extractor_is_refused_off_policy_too(algorithm):
     policy_kwargs = {**SMALL_CNN, "share_features_extractor": True}
     with pytest.raises(ValueError, match=r"the critic shares \d+ parameters with the policy"):
-        make(DDPG, images(DDPG), "CnnPolicy", policy_kwargs=policy_kwargs)
+        make(algorithm, images(algorithm), "CnnPolicy", policy_kwargs=policy_kwargs)
 
 
-@pytest.mark.parametrize("algorithm", [*ON_POLICY, DDPG])
+@pytest.mark.parametrize("algorithm", [*ON_POLICY, *CONTINUOUS])
 def test_sharing_an_extractor_without_parameters_is_fine(algorithm):
     model = make(algorithm, policy_kwargs={"net_arch": [8], "share_features_extractor": True}).learn(ENOUGH)
     assert model.critic_optimizer.steps > 0
@@ -176,8 +183,9 @@ def test_a_shared_trunk_is_refused(algorithm):
 
 @pytest.mark.parametrize("algorithm", ALL)
 def test_different_networks_for_policy_and_value(algorithm):
-    arch = {PPO: {"pi": [4], "vf": [6, 5]}, DDPG: {"pi": [4], "qf": [6, 5]}, DQN: [6, 5]}
-    model = make(algorithm, policy_kwargs={"net_arch": arch.get(algorithm, arch[PPO])}).learn(ENOUGH)
+    critic = "vf" if algorithm in ON_POLICY else "qf"
+    arch = [6, 5] if algorithm is DQN else {"pi": [4], critic: [6, 5]}
+    model = make(algorithm, policy_kwargs={"net_arch": arch}).learn(ENOUGH)
     assert [5] in [list(p.shape) for p in model.critic_optimizer.observation.parameters.values()]
     usable(model)
 
@@ -199,7 +207,7 @@ class Small(BaseFeaturesExtractor):
 
 
 def dicts(algorithm):
-    return SimpleMultiObsEnv(random_start=True, discrete_actions=algorithm is not DDPG)
+    return SimpleMultiObsEnv(random_start=True, discrete_actions=algorithm not in CONTINUOUS)
 
 
 @pytest.mark.parametrize("environments", [1, 2])
@@ -222,7 +230,7 @@ def test_dicts(algorithm, environments):
 
 @pytest.mark.parametrize("algorithm", OFF_POLICY)
 def test_hindsight(algorithm):
-    env = BitFlippingEnv(n_bits=4, continuous=algorithm is DDPG)
+    env = BitFlippingEnv(n_bits=4, continuous=algorithm in CONTINUOUS)
     model = make(algorithm, env, "MultiInputPolicy", replay_buffer_class=HerReplayBuffer).learn(ENOUGH)
     assert model.critic_optimizer.steps > 0
 
@@ -242,7 +250,7 @@ class Normed(BaseFeaturesExtractor):
 def test_batch_norm(algorithm):
     model = make(algorithm, policy_kwargs={"net_arch": [8], "features_extractor_class": Normed})
     usable(model.learn(ENOUGH))
-    extractor = {DDPG: "critic.features_extractor", DQN: "q_net.features_extractor"}
+    extractor = {**dict.fromkeys(CONTINUOUS, "critic.features_extractor"), DQN: "q_net.features_extractor"}
     norm = model.policy.get_submodule(extractor.get(algorithm, "vf_features_extractor")).layers[1]
     assert norm.num_batches_tracked > 0
     assert norm.running_mean.abs().max() > 0

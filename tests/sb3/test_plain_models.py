@@ -1,13 +1,27 @@
 """Parameters go to and from upstream's models without a loss, or with a word about it; what fails changes nothing."""
 
 import copy
+import operator
 import warnings
 
 import numpy as np
 import pytest
 import stable_baselines3
 import torch
-from sb3_cases import ALL, DDPG, DQN, ENOUGH, ON_POLICY, SMALL_CNN, UPSTREAM, images, make, observations, same, snapshot
+from sb3_cases import (
+    ALL,
+    CONTINUOUS,
+    DQN,
+    ENOUGH,
+    ON_POLICY,
+    SMALL_CNN,
+    UPSTREAM,
+    images,
+    make,
+    observations,
+    same,
+    snapshot,
+)
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 
 from kova.sb3 import extractors
@@ -38,8 +52,9 @@ def test_parameters_of_a_plain_model_as_a_dict(algorithm):
     with pytest.warns(UserWarning, match=PLAIN):
         model.set_parameters(plain.get_parameters())
     assert same(model.policy.state_dict(), plain.policy.state_dict())
-    assert model.critic_optimizer.steps == 0
-    assert same(snapshot(model)["critic_optimizer"], make(algorithm).critic_optimizer.state_dict())
+    assert all(kalman.steps == 0 for kalman in model.critic_optimizers)
+    for kalman, new in zip(model.critic_optimizers, make(algorithm).critic_optimizers, strict=True):
+        assert same(kalman.state_dict(), new.state_dict())
     model.learn(ENOUGH)
     assert model.critic_optimizer.steps > 0
 
@@ -55,25 +70,25 @@ def spoilt(params):
     yield {**params, "nothing": {}}
     yield {**params, "gamma": {}}
     yield {name: params[name] for name in params if name != "policy"}
-    if "critic_optimizer" in params:
-        yield {"critic_optimizer": params["critic_optimizer"], **params, "policy": narrow}
-        yield {**params, "critic_optimizer": {}}
+    for name in [name for name in params if name.startswith("critic_optimizer")]:
+        yield {name: params[name], **params, "policy": narrow}
+        yield {**params, name: {}}
 
 
 @pytest.mark.parametrize("upstream", [False, True], ids=["ours", "plain"])
 @pytest.mark.parametrize("algorithm", ALL)
 def test_parameters_that_do_not_fit_change_nothing(algorithm, upstream):
     model, other = make(algorithm).learn(ENOUGH), make(algorithm, upstream=upstream, seed=5).learn(ENOUGH)
-    before, kalman = snapshot(model), model.critic_optimizer
+    before, kalman = snapshot(model), model.critic_optimizers
     for params in spoilt(other.get_parameters()):
         with pytest.raises((ValueError, RuntimeError)):
             model.set_parameters(params)
         assert same(snapshot(model), before)
-        assert model.critic_optimizer is kalman
+        assert all(map(operator.is_, model.critic_optimizers, kalman))
     model.learn(ENOUGH)
 
 
-@pytest.mark.parametrize("algorithm", [*ON_POLICY, DDPG])
+@pytest.mark.parametrize("algorithm", [*ON_POLICY, *CONTINUOUS])
 def test_a_plain_checkpoint_with_one_extractor_for_both(algorithm, tmp_path):
     plain = with_images(algorithm, upstream=True, policy_kwargs=SHARED).learn(ENOUGH)
     plain.save(tmp_path / "plain")

@@ -8,13 +8,15 @@ import torch
 from gymnasium import spaces
 from sb3_cases import (
     A2C,
-    DDPG,
+    CONTINUOUS,
     DQN,
     IMAGE,
     ON_POLICY,
     PPO,
+    SAC,
     SETTINGS,
     SMALL_CNN,
+    TD3,
     TRPO,
     OneSpace,
     actor_weights,
@@ -107,20 +109,31 @@ def test_early_stopping_on_kl_stops_where_upstream_does():
     assert ours._n_updates == theirs._n_updates < 3 * 8
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_steps": 3, "train_freq": (2, "step")}, {"n_steps": 3}])
-def test_ddpg_with_adam_is_upstreams(options):
+IN_ROUNDS = {"gradient_steps": 3, "train_freq": (2, "step")}
+CASES = [
+    *((algorithm, options) for algorithm in CONTINUOUS for options in ({}, IN_ROUNDS, {"n_steps": 3})),
+    (TD3, {"policy_delay": 3, "target_policy_noise": 1.0, "target_noise_clip": 0.3}),
+    (SAC, {"ent_coef": 0.3}),
+    (SAC, {**IN_ROUNDS, "target_update_interval": 2}),
+    (SAC, {"use_sde": True, "sde_sample_freq": 4}),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "options"), CASES)
+def test_with_adam_it_is_upstreams(algorithm, options):
     def run(upstream, **ours):
         noise = NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))
-        return make(DDPG, upstream=upstream, action_noise=noise, **options, **ours).learn(60)
+        return make(algorithm, upstream=upstream, action_noise=noise, **options, **ours).learn(60)
 
     theirs, ours = run(True), run(False, critic="adam")
     assert same(ours.policy.state_dict(), theirs.policy.state_dict())
     assert same(ours.actor.optimizer.state_dict(), theirs.actor.optimizer.state_dict())
-    assert same(ours.critic_optimizer.state_dict()["state"], theirs.critic.optimizer.state_dict()["state"])
+    states = [state for adam in ours.critic_optimizers for state in adam.state_dict()["state"].values()]
+    assert same(states, list(theirs.critic.optimizer.state_dict()["state"].values()))
     assert ours._n_updates == theirs._n_updates > 0
-    assert ours.logger.name_to_value["train/critic_loss"] == pytest.approx(
-        theirs.logger.name_to_value["train/critic_loss"], rel=1e-6
-    )
+    logged = ours.logger.name_to_value
+    for tag in ("critic_loss", "actor_loss", *(("ent_coef",) if algorithm is SAC else ())):
+        assert logged[f"train/{tag}"] == pytest.approx(theirs.logger.name_to_value[f"train/{tag}"], rel=1e-6)
 
 
 def test_dqn_explores_and_samples_as_upstream_does():

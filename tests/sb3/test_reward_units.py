@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from sb3_cases import A2C, DDPG, DQN, ON_POLICY, PPO, TRPO, make, same
+from sb3_cases import A2C, DDPG, DQN, OFF_POLICY, ON_POLICY, PPO, SAC, TD3, TRPO, make, same
 
 import kova
 
@@ -21,6 +21,8 @@ OFF = {"learning_starts": 100, "policy_kwargs": {"net_arch": [16, 16]}}
 CASES = [
     (DDPG, "Pendulum-v1", 1e3, 0.0, {**OFF, "batch_size": 32}),
     (DDPG, "Pendulum-v1", 1.0, 1e4, {**OFF, "batch_size": 32}),
+    (TD3, "Pendulum-v1", 1e3, 0.0, {**OFF, "batch_size": 32}),
+    (SAC, "Pendulum-v1", 1e3, 0.0, {**OFF, "batch_size": 32}),
     (DQN, "CartPole-v1", 1e6, 0.0, {**OFF, "train_freq": 1, "target_update_interval": 100}),
     (PPO, "Pendulum-v1", 1e3, 0.0, {"n_steps": 128}),
     (PPO, "Pendulum-v1", 1.0, 1e4, {"n_steps": 128}),
@@ -35,9 +37,9 @@ def test_rewards_of_any_size_train_to_the_end(algorithm, environment, factor, bo
     # Upstream adds to the dict it is given.
     settings = copy.deepcopy(settings)
     model = algorithm("MlpPolicy", paid(environment, factor, bonus), seed=0, gamma=0.9, **settings).learn(1500)
-    seen = model.replay_buffer if algorithm in (DDPG, DQN) else model.rollout_buffer
+    seen = model.replay_buffer if algorithm in OFF_POLICY else model.rollout_buffer
     observations = seen.observations.reshape(-1, *model.observation_space.shape)[: 20 if algorithm is A2C else 100]
-    actions = [np.stack([model.action_space.sample() for _ in observations])] if algorithm in (DDPG, DQN) else []
+    actions = [np.stack([model.action_space.sample() for _ in observations])] if algorithm in OFF_POLICY else []
     value = model.predict_value(observations, *actions)
     assert bool(torch.isfinite(value.mean).all() & torch.isfinite(value.stddev).all())
     # No value can be larger than the largest reward for ever.
@@ -85,7 +87,7 @@ def test_the_first_labels_hold_rewards_only(algorithm):
     assert max(found.values()) < 10.0
 
 
-@pytest.mark.parametrize("algorithm", [DQN, DDPG])
+@pytest.mark.parametrize("algorithm", OFF_POLICY)
 def test_the_target_begins_where_the_critic_begins(algorithm):
     environment = "CartPole-v1" if algorithm is DQN else "Pendulum-v1"
     model = make(algorithm, environment, learning_starts=20, train_freq=1, gradient_steps=1, tau=0.5)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sb3_cases import ALL, DDPG, ENOUGH, OFF_POLICY, ON_POLICY, SETTINGS, make, same, snapshot, vectorised
+from sb3_cases import ALL, CONTINUOUS, ENOUGH, OFF_POLICY, ON_POLICY, SETTINGS, make, same, snapshot, vectorised
 from stable_baselines3.common.noise import NormalActionNoise
 
 
@@ -14,7 +14,7 @@ def episodes(model):
 @pytest.mark.parametrize("critic", ["kova", "adam"])
 @pytest.mark.parametrize("algorithm", ALL)
 def test_the_same_seed_gives_the_same_run(algorithm, critic):
-    noise = {"action_noise": NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))} if algorithm is DDPG else {}
+    noise = {"action_noise": NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))} if algorithm in CONTINUOUS else {}
     first, second = (make(algorithm, seed=5, critic=critic, **noise).learn(ENOUGH) for _ in range(2))
     assert same(snapshot(first), snapshot(second))
     assert episodes(first) == episodes(second)

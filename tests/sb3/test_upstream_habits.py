@@ -9,13 +9,16 @@ import torch
 from sb3_cases import (
     A2C,
     ALL,
+    CONTINUOUS,
     DDPG,
     DQN,
     ENOUGH,
     OFF_POLICY,
     ON_POLICY,
     PPO,
+    SAC,
     SETTINGS,
+    TD3,
     TRPO,
     UPSTREAM,
     environment,
@@ -56,7 +59,7 @@ def test_every_argument_of_upstreams_is_taken(algorithm):
     defaults |= {"device": "cpu", "seed": 0}
     if algorithm in OFF_POLICY:
         defaults["buffer_size"] = 100
-    if algorithm is not DDPG:
+    if algorithm not in CONTINUOUS:
         defaults["policy_kwargs"] = {"net_arch": [8]}
     model = algorithm("MlpPolicy", environment(algorithm), **defaults)
     theirs = UPSTREAM[algorithm]("MlpPolicy", model.env, **defaults)
@@ -339,14 +342,34 @@ def test_trpo_settings(options):
 @pytest.mark.parametrize("algorithm", OFF_POLICY)
 def test_off_policy_settings(algorithm, options):
     model = make(algorithm, short(algorithm), **options).learn(ENOUGH)
-    assert model.critic_optimizer.steps == model._n_updates > 0
+    assert all(kalman.steps == model._n_updates > 0 for kalman in model.critic_optimizers)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        (TD3, {"policy_delay": 3}),
+        (TD3, {"target_policy_noise": 0.5, "target_noise_clip": 0.1}),
+        (TD3, {"policy_kwargs": {"net_arch": [8], "n_critics": 1}}),
+        (SAC, {"policy_kwargs": {"net_arch": [8], "n_critics": 3}}),
+        (SAC, {"ent_coef": 0.2}),
+        (SAC, {"ent_coef": "auto_0.1", "target_entropy": -2.0}),
+        (SAC, {"use_sde": True, "sde_sample_freq": 4, "use_sde_at_warmup": True}),
+    ],
+)
+def test_settings_of_td3_and_sac(algorithm, options, tmp_path):
+    model = make(algorithm, **options).learn(ENOUGH)
+    assert len(model.critic_optimizers) == len(model.critic.q_networks)
+    assert all(kalman.steps == model._n_updates > 0 for kalman in model.critic_optimizers)
+    model.save(tmp_path / "model")
+    assert same(snapshot(algorithm.load(tmp_path / "model")), snapshot(model))
 
 
 def test_ddpg_noise_and_a_second_critic():
     noise = OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.1 * np.ones(1))
     assert make(DDPG, vectorised(DDPG, 2), action_noise=noise).learn(ENOUGH).critic_optimizer.steps > 0
-    with pytest.raises(ValueError, match="n_critics"):
-        make(DDPG, policy_kwargs={"n_critics": 2})
+    model = make(DDPG, policy_kwargs={"net_arch": [8], "n_critics": 2}).learn(ENOUGH)
+    assert [kalman.steps > 0 for kalman in model.critic_optimizers] == [True, True]
 
 
 def test_dqn_target_network():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sb3_cases import ALL, DDPG, DQN, PPO, make, observations, value_arguments, vectorised
+from sb3_cases import ALL, DDPG, DQN, PPO, SAC, make, observations, value_arguments, vectorised
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 from torch.distributions import Normal
 
@@ -74,7 +74,7 @@ def test_the_normalisation_is_found_below_other_wrappers():
     )
 
 
-@pytest.mark.parametrize("algorithm", [PPO, DDPG])
+@pytest.mark.parametrize("algorithm", [PPO, DDPG, SAC])
 def test_a_loaded_model_says_the_same_with_its_environment_and_without(algorithm, tmp_path):
     env = normalised(algorithm)
     model = make(algorithm, env, gamma=0.9).learn(STEPS)

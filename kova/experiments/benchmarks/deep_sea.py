@@ -61,9 +61,9 @@ TABULAR: Mapping[str, Any] = {
 class MyopicThompsonDQN(ThompsonDQN):
     """Acts on the draw and learns from the mean: what is left when the draw does not pass through the bootstrap."""
 
-    def _next_value(self, batch: ReplayBufferSamples) -> Tensor:
+    def _next_values(self, batch: ReplayBufferSamples) -> Tensor:
         values: Tensor = self.q_net(batch.next_observations)
-        return values.amax(dim=1, keepdim=True)
+        return values
 
 
 def posterior(algorithm: type[PosteriorDQN], env: DeepSea, seed: int) -> Any:

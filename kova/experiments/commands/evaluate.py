@@ -23,7 +23,6 @@ from kova.experiments.evaluation.play import (
 )
 from kova.experiments.evaluation.until import MOST, play_until
 from kova.experiments.evaluation.wording import UNITS, decimals, with_error
-from kova.experiments.files import is_folder
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import load
@@ -61,11 +60,9 @@ def run(
     if within is not None and video_file is not None:
         raise UsageError("--within and --video do not go together; make the video with a call of its own")
     directory = RunDirectory(path)
-    if not is_folder(path):
-        raise UsageError(f"{path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v5-kova-seed0")
-    config = directory.config()
-    directory.check_not_packed()
-    checkpoint = _best(directory, config) if best else _last(directory)
+    config, checkpoint = directory.trained()
+    if best:
+        checkpoint = _best(directory, config)
     if video_file is not None:
         video.check(video_file)
         # MuJoCo and pygame must render without a screen.
@@ -150,14 +147,6 @@ def _until(
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _last(directory: RunDirectory) -> Path:
-    checkpoint = directory.latest_checkpoint()
-    if checkpoint is None:
-        path = directory.path
-        raise UsageError(f"{path} has no checkpoint yet; let it train on: kova train --resume --run-dir {path}")
-    return checkpoint
 
 
 def _best(directory: RunDirectory, config: RunConfig) -> Path:

@@ -24,12 +24,15 @@ from kova.experiments.runs.tracking import TRACKERS
 from kova.experiments.runs.vectors import VECTORS
 from kova.experiments.runs.yaml_file import as_number, read_fields
 from kova.sb3.on_policy import OnPolicyCritic
+from kova.sb3.upstream import plain_class
 
 ALGORITHMS: Mapping[str, type[kova.sb3.critic.CriticMixin]] = {
     "a2c": kova.sb3.A2C,
     "ddpg": kova.sb3.DDPG,
     "dqn": kova.sb3.DQN,
     "ppo": kova.sb3.PPO,
+    "sac": kova.sb3.SAC,
+    "td3": kova.sb3.TD3,
     "trpo": kova.sb3.TRPO,
 }
 
@@ -165,7 +168,7 @@ class RunConfig:
             for name, value in values.items():
                 _known(f"{section}.{name}", known)
                 try:
-                    ranges.check(f"{section}.{name}", value)
+                    ranges.check(f"{section}.{name}", value, self.algo)
                 except ValueError as error:
                     raise UsageError(str(error)) from None
         optimizer = self.critic.get("optimizer")
@@ -314,7 +317,7 @@ def settable(algo: str) -> tuple[str, ...]:
 
 def upstream_of(algo: str) -> type[BaseAlgorithm]:
     """Return the class of Stable-Baselines3 or sb3-contrib that an algorithm is made of."""
-    return next(base for base in ALGORITHMS[algo].__mro__ if not base.__module__.startswith("kova"))
+    return plain_class(ALGORITHMS[algo])
 
 
 def _parameters(owner: type) -> list[str]:

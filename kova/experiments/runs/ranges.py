@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -67,6 +68,13 @@ def _is_train_freq(value: Any) -> bool:
     return _is_integer(value) and value >= 1
 
 
+def _is_entropy_weight(value: Any) -> bool:
+    if not isinstance(value, str):
+        return _is_number(value) and value >= 0
+    learned = re.fullmatch(r"auto(?:_(\d*\.?\d+))?", value)
+    return learned is not None and (learned[1] is None or float(learned[1]) > 0)
+
+
 #: What no setting reaches; numpy and torch do not take much more.
 LARGEST = 2**53
 
@@ -105,16 +113,21 @@ CHECKS: Mapping[str, Check] = {
     "algorithm.n_epochs": COUNT,
     "algorithm.n_steps": COUNT,
     "algorithm.normalize_advantage": FLAG,
+    "algorithm.policy_delay": COUNT,
     "algorithm.rms_prop_eps": POSITIVE,
     "algorithm.sde_sample_freq": integer(1, -1),
     "algorithm.stats_window_size": COUNT,
     "algorithm.sub_sampling_factor": COUNT,
+    "algorithm.target_entropy": Check("a number, or auto", lambda value: value == "auto" or _is_number(value)),
     "algorithm.target_kl": POSITIVE.or_none(),
+    "algorithm.target_noise_clip": NOT_NEGATIVE,
+    "algorithm.target_policy_noise": NOT_NEGATIVE,
     "algorithm.target_update_interval": COUNT,
     "algorithm.tau": FRACTION,
     "algorithm.train_freq": Check("an integer >= 1, or [1, episode]", _is_train_freq),
     "algorithm.use_rms_prop": FLAG,
     "algorithm.use_sde": FLAG,
+    "algorithm.use_sde_at_warmup": FLAG,
     "algorithm.vf_coef": NOT_NEGATIVE,
     "critic.batch_size": COUNT.or_none(),
     "critic.covariance": TEXT,
@@ -135,6 +148,7 @@ CHECKS: Mapping[str, Check] = {
         f"one of {', '.join(name for name, value in NAMES.items() if isinstance(value, type))}",
         lambda value: isinstance(value, type) and issubclass(value, nn.Module),
     ),
+    "policy.clip_mean": NOT_NEGATIVE,
     "policy.features_extractor_kwargs": MAPPING.or_none(),
     "policy.full_std": FLAG,
     "policy.log_std_init": NUMBER,
@@ -150,8 +164,19 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
-def check(key: str, value: Any) -> None:
+#: Settings that an algorithm takes otherwise.
+OWN_CHECKS: Mapping[str, Mapping[str, Check]] = {
+    "sac": {"algorithm.ent_coef": Check("a number >= 0, auto, or auto_0.1 to begin with", _is_entropy_weight)},
+}
+
+
+def check(key: str, value: Any, algo: str) -> None:
     """Refuse what a setting does not take; a setting without an entry is checked where it is used.
+
+    Args:
+        key: The setting.
+        value: As it was written.
+        algo: Of the run.
 
     Raises:
         ValueError: The value cannot be read, or is not one that the setting takes.
@@ -162,6 +187,6 @@ def check(key: str, value: Any) -> None:
         raise ValueError(f"{key}: {error}") from None
     if _is_integer(meant) and abs(meant) > LARGEST:
         raise ValueError(f"{key} must be at most {LARGEST}, got {value!r}")
-    wanted = CHECKS.get(key)
+    wanted = OWN_CHECKS.get(algo, CHECKS).get(key, CHECKS.get(key))
     if wanted is not None and not wanted.holds(meant):
         raise ValueError(f"{key} must be {wanted.wanted}, got {value!r}")

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from kova.experiments.errors import UsageError
-from kova.experiments.files import DRAFTS, check_folder, sync, write_whole
+from kova.experiments.files import DRAFTS, check_folder, is_folder, sync, write_whole
 from kova.experiments.runs.config import RunConfig
 
 KEPT_CHECKPOINTS = 2
@@ -217,6 +217,24 @@ class RunDirectory:
         """Return the newest complete checkpoint."""
         found = self._complete()
         return found[-1] if found else None
+
+    def trained(self) -> tuple[RunConfig, Path]:
+        """Return the configuration and the newest checkpoint of a run that has one.
+
+        Raises:
+            UsageError: There is no such run, or it has no checkpoint.
+        """
+        if not is_folder(self.path):
+            raise UsageError(
+                f"{self.path} is not a directory; name that of a run, as in runs/ppo-HalfCheetah-v5-kova-seed0"
+            )
+        config, checkpoint = self.config(), self.latest_checkpoint()
+        self.check_not_packed()
+        if checkpoint is None:
+            raise UsageError(
+                f"{self.path} has no checkpoint yet; let it train on: kova train --resume --run-dir {self.path}"
+            )
+        return config, checkpoint
 
     def discard_drafts(self) -> None:
         """Remove what a killed process was writing, and put back what it was about to replace."""

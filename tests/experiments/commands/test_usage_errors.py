@@ -45,18 +45,27 @@ WRONG = {
     "no environment": (["train", "ppo"], "kova train ppo HalfCheetah-v5"),
     "too many words": (["train", "ppo", "CartPole-v1", "more"], "more"),
     "an unknown algorithm": (["train", "pppo", "CartPole-v1"], "'pppo'", "did you mean 'ppo'?"),
-    "an algorithm like no other": (["train", "sarsa", "CartPole-v1"], "a2c, ddpg, dqn, ppo, trpo"),
+    "an algorithm like no other": (["train", "sarsa", "CartPole-v1"], "a2c, ddpg, dqn, ppo, sac, td3, trpo"),
     "an unknown environment": (["train", "ppo", "HalfCheeta-v5"], "did you mean 'HalfCheetah-v5'?"),
     "an environment like no other": (["train", "ppo", "Xyzzy-v0"], "'Xyzzy-v0'", "check its name"),
     "an environment of no package": (["train", "ppo", "nopackage:Thing-v0"], "nopackage", "cannot be made"),
     "dqn with continuous actions": (
         ["train", "dqn", "Pendulum-v1"],
-        "dqn takes Discrete actions and Pendulum-v1 has Box; use one of a2c, ddpg, ppo, trpo",
+        "dqn takes Discrete actions and Pendulum-v1 has Box; use one of a2c, ddpg, ppo, sac, td3, trpo",
     ),
     "ddpg with a choice of actions": (
         ["train", "ddpg", "CartPole-v1"],
         "ddpg takes Box actions and CartPole-v1 has Discrete; use one of a2c, dqn, ppo, trpo",
     ),
+    "a delay of nothing": (
+        sets("algorithm.policy_delay=0", algo="td3", env="Pendulum-v1"),
+        "algorithm.policy_delay must be an integer >= 1, got 0",
+    ),
+    "an entropy that is no number": (
+        sets("algorithm.ent_coef=auto_x", algo="sac", env="Pendulum-v1"),
+        "algorithm.ent_coef must be a number >= 0, auto, or auto_0.1 to begin with, got 'auto_x'",
+    ),
+    "an entropy that only sac adapts": (sets("algorithm.ent_coef=auto"), "algorithm.ent_coef must be a number, got"),
     "an unknown critic": (["train", "ppo", "CartPole-v1", "--critic", "foo"], "kova, adam, upstream", "'foo'"),
     "an unknown preset": (["train", "ppo", "CartPole-v1", "--preset", "papr"], "did you mean 'paper'?"),
     "the paper's dqn": (["train", "dqn", "CartPole-v1", "--preset", "paper"], "it has ppo, trpo"),
@@ -210,7 +219,11 @@ WRONG = {
     "a key like no other": (sets("xyzzy=3"), "setting 'xyzzy' is unknown; the closest are"),
     "a key too long to repeat": (sets(f"{LONG}=3"), "setting 'xxx", "…", "the closest are"),
     "a model too long to repeat": (sets(f"critic.evolution=Fading({LONG})"), "critic.evolution", "…"),
-    "an algorithm too long to repeat": (["train", LONG, "CartPole-v1"], "algorithm 'xxx", "a2c, ddpg, dqn, ppo, trpo"),
+    "an algorithm too long to repeat": (
+        ["train", LONG, "CartPole-v1"],
+        "algorithm 'xxx",
+        "a2c, ddpg, dqn, ppo, sac, td3, trpo",
+    ),
     "an environment too long to repeat": (
         ["train", "ppo", LONG, "--run-dir", "new"],
         "environment 'xxx",

@@ -104,7 +104,7 @@ def test_the_paper_preset_builds(algo: str, env: str, critic: str, tmp_path, mon
 DEFAULTS = [("ppo", "CartPole-v1"), ("trpo", "CartPole-v1"), ("a2c", "CartPole-v1"), ("dqn", "CartPole-v1")]
 
 
-@pytest.mark.parametrize(("algo", "env"), [*DEFAULTS, ("ddpg", "Pendulum-v1")])
+@pytest.mark.parametrize(("algo", "env"), [*DEFAULTS, *((algo, "Pendulum-v1") for algo in ("ddpg", "sac", "td3"))])
 def test_the_control_arm_differs_only_in_the_critics_optimizer(algo: str, env: str):
     config = RunConfig.from_preset(algo, env)
     control = config.with_critic("adam")

@@ -146,7 +146,7 @@ WRONG = {
     "a preset that is a number": ({"preset": 3}, "preset must be a name"),
     "actions that the algorithm does not take": (
         {"algorithms": ["dqn"], "environments": ["Pendulum-v1"], "set": {"steps": 64}},
-        *("dqn takes Discrete actions and Pendulum-v1 has Box", "use one of a2c, ddpg, ppo, trpo"),
+        *("dqn takes Discrete actions and Pendulum-v1 has Box", "use one of a2c, ddpg, ppo, sac, td3, trpo"),
     ),
     "a name that would leave the folder": ({"name": ".."}, "without slashes"),
     "seeds that are none": ({"seeds": [None]}, "seeds must be"),
