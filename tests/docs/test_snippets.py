@@ -156,6 +156,9 @@ def leaves(command: Any, path: tuple[str, ...]) -> list[tuple[str, Any]]:
 
 def check_train(given: dict[str, Any]) -> None:
     if not given["resume"]:
+        if (given["preset"] or "").endswith(".yaml"):
+            # The file is what another command of the page leaves.
+            given = {**given, "preset": None}
         names = ("algo", "env", "critic", "preset", "steps", "seed")
         TrainRequest(*(given[name] for name in names), settings=tuple(given["settings"] or ())).config()
 
