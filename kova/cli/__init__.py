@@ -46,11 +46,11 @@ def main() -> None:
         "kova train ppo Hopper-v4 --preset paper --critic adam",
         "kova train dqn CartPole-v1 --set 'critic.evolution=PriorRelaxation(0.02)'",
         "kova train a2c CartPole-v1 --set n_envs=4 --set algorithm.gamma=0.98",
-        "kova train a2c Hopper-v5 --env-kwargs forward_reward_weight=2.0 --vec subproc",
-        "kova train ppo Hopper-v5 --wrapper 'gymnasium.wrappers.TimeLimit(max_episode_steps=200)'",
-        "kova train a2c Hopper-v5 --eval-every 10000 --stop-at 1000 --patience 5 --track wandb",
+        "kova train a2c Hopper-v5 --env-kwargs frame_skip=2 --vec subproc",
+        "kova train ppo Hopper-v5 --wrapper 'gymnasium.wrappers.TimeLimit(200)'",
+        "kova train a2c Hopper-v5 --eval-every 10000 --stop-at 1000 --track wandb",
         "kova train --resume --run-dir runs/ppo-HalfCheetah-v5-kova-seed0",
-        "kova train --resume --run-dir runs/ppo-HalfCheetah-v5-kova-seed0 --steps 400000",
+        "kova train --resume --run-dir runs/my-run --steps 400000",
     )
 )
 def train(
