@@ -164,7 +164,9 @@ def _search(study: TuningStudy, folder: Path, effort: Effort, console: Console, 
 def _line(trial: FrozenTrial, study: TuningStudy) -> str:
     """Return what there is to say of a trial that ended."""
     settings = study.settings(trial) or {"the default": ""}
-    words = ", ".join(f"{key.rpartition('.')[2]}={value}" if value != "" else key for key, value in settings.items())
+    words = ", ".join(
+        f"{key.removeprefix('algorithm.')}={value}" if value != "" else key for key, value in settings.items()
+    )
     if trial.state is TrialState.FAIL:
         return f"trial {trial.number} failed: {trial.user_attrs.get(WHY, '')} ({words})"
     if trial.state is TrialState.PRUNED:

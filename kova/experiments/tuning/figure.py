@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
 from optuna.distributions import IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
@@ -91,8 +91,17 @@ def _draw_slice(axis: Axes, trials: Sequence[FrozenTrial], dimension: Dimension)
     dots = axis.scatter(where, values, c=numbers, cmap="Blues", vmin=-0.5 * max(numbers, default=1), ec="0.4", lw=0.4)
     dots.set_clip_on(False)
     axis.axvline(dimension.number(dimension.start), color="0.3", lw=1, ls="--")
+    # The whole range: where nothing was tried is worth seeing.
+    ends = [dimension.number(end) for end in (dimension.distribution.low, dimension.distribution.high)]
+    margin = 0.04
     if dimension.log:
         axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        factor = max(ends[1] / ends[0], 1.2) ** margin
+        axis.set_xlim(ends[0] / factor, ends[1] * factor)
+    else:
+        width = margin * (ends[1] - ends[0])
+        axis.set_xlim(ends[0] - width, ends[1] + width)
     if isinstance(dimension.distribution, IntDistribution):
         # Of a whole number that doubles, powers of ten say little.
         axis.xaxis.set_major_locator(LogLocator(base=2))
