@@ -1,8 +1,9 @@
 """Which settings mattered, from the few trials that a search has.
 
-Optuna's own measures compare the best trials with the others. In a simulated search of 40 trials and eleven settings
-they named the wrong one in six of six, because half of the trials are pruned and have no score. All of them have one at
-the frame where the first was pruned; by that, the same simulation named the right one six times.
+Many trials are pruned and have no final score, but all have one at the frame where the first was pruned. In twenty
+simulated searches of 40 trials, where two settings of eleven mattered, ranks by that score named the stronger one first
+in 19 and the weaker one among the first two in 10; Optuna's PED-ANOVA, of final scores, in none and 5. The searches are
+other ones than those by which this measure was chosen among three.
 """
 
 from __future__ import annotations
