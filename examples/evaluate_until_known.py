@@ -7,13 +7,15 @@ their regression on the critic's value at the start. `kova eval RUN --within 20`
 """
 
 import argparse
-import json
+import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
+from kova.experiments.benchmarks.record import Record
 from kova.experiments.evaluation.play import mean_and_interval
 from kova.experiments.evaluation.until import LEAST, STARTS, adjusted_mean
 from kova.sb3 import PPO
@@ -102,7 +104,13 @@ def draw(found: dict[str, list[float]], returns: np.ndarray, values: np.ndarray,
     right.set_title("When the evaluation stops")
     right.legend(frameon=False)
     figure.savefig(out, dpi=120)
-    out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    rows = [
+        {"arm": arm, "within": within, "episodes": episodes, "inside": inside}
+        for arm in ("returns alone", "with the critic")
+        for within, episodes, inside in zip(found["within"], found[arm], found[f"{arm}: inside"], strict=True)
+    ]
+    settings = {"pool": len(returns)}
+    Record(out.with_suffix(".json"), "evaluation", shlex.join(["python", *sys.argv]), settings).add(*rows)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ class TD3(ContinuousCritics, stable_baselines3.TD3):
     ``policy_kwargs=dict(net_arch=[64, 64])``, ``critic_kwargs=dict(evolution=kova.FadingMemory(0.01))``.
     """
 
-    #: Products with a covariance matrix would take a quarter of a second for each of upstream's 400-300 critics and 256
-    #: samples.
+    #: With upstream's 400-300 critics and 256 samples a training step then takes 1.7 times upstream's, with "diagonal"
+    #: 60 times. "last_layer" is as fast, and would leave the hidden layers as they were drawn.
     default_critic_kwargs: ClassVar[Mapping[str, Any]] = {"evolution": Memoryless(0.1)}
     #: What Pendulum was learned with on three seeds of three.
     default_noise_in_units: ClassVar[Noise | None] = ConstantNoise(0.1)

@@ -124,7 +124,8 @@ def test_the_value_takes_what_predict_returns(algorithm):
             if algorithm is DQN:
                 expected = model.q_net(given_tensor).amax(1)
             else:
-                expected = model.critic(given_tensor, model.actor(given_tensor))[0].flatten()
+                greedy = model.policy(given_tensor, deterministic=True)
+                expected = model.critic(given_tensor, greedy)[0].flatten()
         torch.testing.assert_close(value.mean, expected)
 
 

@@ -91,7 +91,7 @@ def judged(algo: str, env: str, seed: int, frames: int) -> dict[str, Any]:
     trained.close()
     sigmas = (told.stddev.double().numpy(), believed.stddev.double().numpy())
     found = scores(told.mean.double().numpy(), *sigmas, returns)
-    return {"algorithm": algo, "environment": env, "seed": seed, "frames": frames, **found}
+    return {"arm": "KOVA", "algorithm": algo, "environment": env, "seed": seed, "frames": frames, **found}
 
 
 def run(

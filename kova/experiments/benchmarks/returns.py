@@ -140,6 +140,7 @@ def covered(algo: str, env: str, frames: int, change: str, seed: int) -> dict[st
     model.learn(frames, callback=_Watch(band, bare.envs, CHANGES[change], frames // 2))
     bare.close()
     return {
+        "arm": "KOVA",
         "algorithm": algo,
         "environment": env,
         "frames": frames,
