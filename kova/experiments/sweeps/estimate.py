@@ -74,8 +74,8 @@ def _probe(config: RunConfig) -> RunCost:
 
 def _held(model: BaseAlgorithm) -> int:
     """Return the bytes that grow with the run's settings: P and its copy in a checkpoint, and the replay buffer."""
-    optimizer = getattr(model, "critic_optimizer", None)
-    covariance = 2 * optimizer.covariance.nbytes if isinstance(optimizer, KOVA) else 0
+    optimizers = getattr(model, "critic_optimizers", ())
+    covariance = sum(2 * optimizer.covariance.nbytes for optimizer in optimizers if isinstance(optimizer, KOVA))
     replay = vars(model.replay_buffer) if isinstance(model, OffPolicyAlgorithm) else {}
     return covariance + sum(value.nbytes for value in replay.values() if isinstance(value, np.ndarray))
 
