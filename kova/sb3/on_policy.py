@@ -137,13 +137,12 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         # h must be the same function for every sample of a batch.
         self.policy.set_training_mode(False)
         self._update_critic_learning_rate()
-        # A forward pass of the policy that most noise models have no use for.
-        weighted = isinstance(self.critic_optimizer, KOVA) and "ratio" in self.critic_optimizer.noise.needs
+        ratios = self._ratios()
         reports = []
         for indices in self._critic_batches():
             batch = upstream.samples(self.rollout_buffer, indices)
             labels = batch.returns if first is None else torch.as_tensor(first[indices], device=self.device)
-            ratio = self._ratio(batch) if weighted else None
+            ratio = None if ratios is None else ratios[indices]
             own = {} if replicas is None else {"replica_targets": replicas[indices]}
             reports.append(self.critic_optimizer.step(batch.observations, labels, ratio=ratio, **own))
         if reports:
@@ -179,10 +178,21 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         return 1, None
 
     @torch.no_grad()
-    def _ratio(self, batch: RolloutBufferSamples) -> Tensor:
-        """Return π_old(a|s)/π_new(a|s), (N,), at the policy just updated."""
-        log_prob, _ = self._of_policy(batch)
-        return (batch.old_log_prob - log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    def _ratios(self) -> Tensor | None:
+        """Return π_old(a|s)/π_new(a|s) of every frame of the rollout, at the policy just updated.
+
+        The policy stands still while the critic is fitted, so once is enough for all passes. A forward pass of the
+        policy is something that most noise models have no use for: for them there is none.
+        """
+        if not isinstance(self.critic_optimizer, KOVA) or "ratio" not in self.critic_optimizer.noise.needs:
+            return None
+        total, size = self._rollout_size(), self._labels_per_step()
+        ratios = []
+        for piece in np.split(np.arange(total), range(size, total, size)):
+            batch = upstream.samples(self.rollout_buffer, piece)
+            log_prob, _ = self._of_policy(batch)
+            ratios.append((batch.old_log_prob - log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp())
+        return torch.cat(ratios)
 
     def _entropy(self) -> float | None:
         """Return the mean entropy of the policy over the rollout, as upstream took it during its update, if it did."""
