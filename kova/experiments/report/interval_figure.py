@@ -46,7 +46,7 @@ def _files(answer: Answer, folder: Path) -> list[Path]:
 def _draw(answer: Answer, tasks: Sequence[Task], palette: Palette) -> Figure:
     arms = [standing.arm for standing in answer.standings]
     with mpl.rc_context(STYLE):
-        size = (4.4 + 1.7 * (2 + len(tasks)), 0.9 + 0.3 * len(arms))
+        size = (4.4 + 1.7 * (2 + len(tasks)), 1.0 + 0.3 * len(arms))
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(1, 2 + len(tasks), sharey=True, width_ratios=[1.4, 1.4, *[1.0] * len(tasks)])
         _intervals(axes[0], {standing.arm: standing.iqm for standing in answer.standings}, arms, palette)
@@ -58,7 +58,8 @@ def _draw(answer: Answer, tasks: Sequence[Task], palette: Palette) -> Figure:
         for axis, task in zip(axes[2:], tasks, strict=True):
             _runs(axis, task, arms, palette)
         axes[0].set_yticks(range(len(arms)), arms)
-        axes[0].invert_yaxis()
+        # Half an arm of room at either end, the first arm on top: of two, matplotlib's margins cut the bars in half.
+        axes[0].set_ylim(len(arms) - 0.5, -0.5)
     return figure
 
 
