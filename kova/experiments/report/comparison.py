@@ -16,6 +16,8 @@ Array = npt.NDArray[np.float64]
 
 #: Points of a curve.
 POINTS = 100
+#: A metric's number of a run is its mean over this last share of the frames.
+LAST = 0.1
 RETURN = "return"
 
 
@@ -41,6 +43,13 @@ class ArmCurves:
     def final(self) -> Array:
         """The score of each run: its last 100 episodes."""
         return self.curves[RETURN][:, -1]
+
+    def number(self, metric: str) -> Array:
+        """One number of each run: its score, or the mean of a metric over the last tenth of the frames."""
+        if metric == RETURN:
+            return self.final
+        number: Array = self.curves[metric][:, -max(1, round(LAST * POINTS)) :].mean(axis=1)
+        return number
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +159,19 @@ class Comparison:
             }
             for arm, own in normalised.items()
         }
+
+    def differences(self, metric: str) -> dict[str, dict[str, Interval]]:
+        """Return {arm: {task: how much more it has of a metric than the task's reference}}, where both have it."""
+        found: dict[str, dict[str, Interval]] = {}
+        for task in self.compared:
+            base = task.arms.get(task.reference)
+            for arm, own in task.arms.items():
+                if base is None or arm == task.reference:
+                    continue
+                interval = statistics.difference_interval(own.number(metric), base.number(metric))
+                if np.isfinite(interval.estimate):
+                    found.setdefault(arm, {})[task.name] = interval
+        return found
 
     def _row(self, arm: str, normalised: dict[str, dict[str, Array]]) -> Row:
         own = {task.name: task.arms[arm] for task in self.tasks if arm in task.arms}

@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kova.experiments.report.comparison import Comparison
+from kova.experiments.report.comparison import LAST, Comparison
 from kova.experiments.report.results import RunResult, differences, settings
 from kova.experiments.runs.expressions import resolve
 
 Array = npt.NDArray[np.float64]
-
-#: A metric's number is its mean over this last share of the frames.
-LAST = 0.1
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
@@ -17,7 +17,7 @@ from kova.experiments.report import charts
 from kova.experiments.report.answer import answers, sentences
 from kova.experiments.report.comparison import RETURN, Comparison
 from kova.experiments.report.noise_grid import noise_grids
-from kova.experiments.report.numbers import decimals
+from kova.experiments.report.numbers import decimals, in_words
 from kova.experiments.report.palette import Palette
 from kova.experiments.report.results import CollectedRuns
 from kova.experiments.report.statistics import Interval
@@ -71,6 +71,7 @@ def render(results: CollectedRuns, title: str, command: str) -> str:
         *_curves(comparison, palette),
         *_grids(comparison, results),
         *_statistics(comparison, palette),
+        *_differences(comparison),
         *_pairs(comparison),
         *_wall_clock(comparison, palette),
         _state(results),
@@ -185,6 +186,33 @@ def _statistics(comparison: Comparison, palette: Palette) -> list[Section]:
     # Arms go down: a phone scrolls that way, and every column has one precision.
     table = Table(["", *lines], [[row.arm, *cells] for row, *cells in zip(rows, *lines.values(), strict=True)])
     return [Section("statistics", "Statistics", note, figures, table)]
+
+
+def _differences(comparison: Comparison) -> list[Section]:
+    sections = []
+    for metric in (RETURN, "entropy", "policy_loss"):
+        found = comparison.differences(metric)
+        if not found:
+            continue
+        name, _ = _reference(comparison)
+        what = "last 100 episodes" if metric == RETURN else "last tenth of the frames"
+        note = (
+            f"Mean over seeds, {what}, minus that of {name}, with Welch's 95 % interval of each on its own: where it "
+            "holds 0, the runs cannot tell."
+        )
+        tasks = [task.name for task in comparison.compared if any(task.name in own for own in found.values())]
+        columns = [_differences_on(task, found) for task in tasks]
+        rows = [[arm, *cells] for arm, *cells in zip(found, *columns, strict=True)]
+        title = f"{TITLES[metric].capitalize()} against {name}, task by task"
+        sections.append(Section(f"difference-{metric.replace('_', '-')}", title, note, table=Table(["", *tasks], rows)))
+    return sections
+
+
+def _differences_on(task: str, found: Mapping[str, Mapping[str, Interval]]) -> list[str]:
+    """Return the cells of a task, all with the number of decimals that fits its largest number."""
+    own = [intervals.get(task) for intervals in found.values()]
+    places = decimals(interval.estimate for interval in filter(None, own))
+    return ["" if interval is None else in_words(interval, places) for interval in own]
 
 
 def _pairs(comparison: Comparison) -> list[Section]:

@@ -140,6 +140,18 @@ def _wins(first: Array, second: Array) -> Array:
     return np.asarray((differences > 0) + 0.5 * (differences == 0))
 
 
+def difference_interval(first: Array, second: Array, *, level: float = LEVEL) -> Interval:
+    """Return mean(first) - mean(second) with Welch's interval: the arms may scatter differently."""
+    estimate = float(first.mean() - second.mean())
+    if min(len(first), len(second)) < 2:
+        return Interval(estimate, math.nan, math.nan)
+    variances = np.array([values.var(ddof=1) / len(values) for values in (first, second)])
+    if variances.sum() == 0.0:
+        return Interval(estimate, estimate, estimate)
+    half = _students_t(variances, np.array([len(first), len(second)]), level) * math.sqrt(variances.sum())
+    return Interval(estimate, estimate - half, estimate + half)
+
+
 def frames_to_reach(grid: Array, mean_curve: Array, score: float) -> float:
     """Return the first frame of the grid at which a mean curve is at ``score``, infinity if it never is."""
     reached = np.flatnonzero(mean_curve >= score)

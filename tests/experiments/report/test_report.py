@@ -22,6 +22,7 @@ from kova.experiments.report.answer import sentences
 from kova.experiments.report.comparison import Comparison
 from kova.experiments.report.palette import Palette
 from kova.experiments.report.results import collect
+from kova.experiments.report.statistics import Interval
 from kova.experiments.sweeps.grid import PlannedRun, Sweep
 
 runner = CliRunner()
@@ -359,6 +360,22 @@ def test_the_numbers_of_the_comparison(tmp_path):
     assert kova.seconds == 10.0
 
 
+def test_every_task_has_its_differences_to_the_reference(tmp_path):
+    write_sweep(tmp_path / "s", sweep(5, environments=2))
+    comparison = Comparison(collect(tmp_path / "s").finished)
+    found = comparison.differences("return")
+    assert list(found) == ["KOVA </script>"]
+    assert list(found["KOVA </script>"]) == ["PPO Task0-v0", "PPO Task1-v0"]
+    difference = found["KOVA </script>"]["PPO Task0-v0"]
+    assert difference.estimate == pytest.approx(10)
+    assert 9.0 < difference.low < difference.estimate < difference.high < 11.0
+    # What was logged is the same for both arms.
+    assert comparison.differences("entropy")["KOVA </script>"]["PPO Task1-v0"] == Interval(0.0, 0.0, 0.0)
+    page = report(tmp_path / "s")
+    assert "Return against Adam, task by task" in page
+    assert f"<td>10.0 ({difference.low:.1f} to {difference.high:.1f})</td>" in page
+
+
 def test_the_grid_of_eta_and_noise_has_a_cell_for_every_pair(tmp_path):
     arms = {
         f"{eta} {noise}": {"set": {"critic.evolution": f"FadingMemory({eta})", "critic.noise": f"{noise}()"}}
@@ -538,7 +555,7 @@ def test_a_column_has_one_precision(tmp_path):
         write_run(tmp_path / "s", run, level={"Adam": 0.0, "K1": -45.0, "K2": 5000.0}[run.arm])
     (tmp_path / "s" / "sweep.yaml").write_text(planned.to_yaml())
     page = report(tmp_path / "s")
-    table = page[page.index('<section id="statistics"') : page.index('<section id="pairs"')]
+    table = page[page.index('<section id="statistics"') : page.index('<section id="difference-return"')]
     rows = [re.findall(r"<t[hd][^>]*>([^<]*)</t", row) for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]
     assert [row[0] for row in rows] == ["", "Adam", "K1", "K2"]
     for column in list(zip(*rows, strict=True))[1:]:

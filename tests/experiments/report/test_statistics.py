@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from kova.experiments.report import statistics
 
@@ -54,6 +55,18 @@ def test_an_interval_is_cut_at_the_ends_of_the_scale():
     assert one.estimate == 0.3
     assert math.isnan(one.low)
     assert math.isnan(one.high)
+
+
+def test_a_difference_has_welchs_interval():
+    first, second = np.array([3.0, 5.0, 4.0]), np.array([1.0, 0.0, 2.0, 9.0])
+    found = statistics.difference_interval(first, second)
+    welch = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert found == statistics.Interval(pytest.approx(1.0), pytest.approx(welch.low), pytest.approx(welch.high))
+    one = statistics.difference_interval(first, np.array([1.0]))
+    assert one.estimate == 3.0
+    assert math.isnan(one.low)
+    same = statistics.difference_interval(np.full(3, 2.0), np.full(2, 1.0))
+    assert same == statistics.Interval(1.0, 1.0, 1.0)
 
 
 def test_scores_are_normalised_between_the_worst_and_the_best_run_of_a_task():
