@@ -43,7 +43,12 @@ def step(
 def train(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Where train.json goes.")] = RESULTS,
-    algorithm: Annotated[str, typer.Option(help="ppo, or a2c beside A2C with Adam and upstream PPO.")] = "ppo",
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            help="ppo; a2c beside A2C with Adam and upstream PPO; paper-ppo or paper-trpo, the arms of Figure 3."
+        ),
+    ] = "ppo",
     env: Annotated[str, typer.Option(help="A Gymnasium id.")] = "HalfCheetah-v4",
     steps: Annotated[int, typer.Option(min=1, help="Frames of every run.")] = 20_480,
     repeats: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Rounds in which every arm runs once.")] = 3,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
 from typer.testing import CliRunner
 
 from kova.cli import app
 from kova.experiments.benchmarks.train import ARMS
+from kova.experiments.sweeps.grid import Sweep
 
 runner = CliRunner()
 
@@ -29,4 +31,17 @@ def test_each_algorithm_has_its_arms_and_keeps_the_others_results(tmp_path):
 def test_an_algorithm_without_arms_is_named(tmp_path):
     result = runner.invoke(app, ["bench", "train", "--algorithm", "dqn", "--out", str(tmp_path)])
     assert result.exit_code != 0
-    assert "--algorithm must be one of ppo, a2c, got 'dqn'" in result.stderr
+    assert "--algorithm must be one of ppo, a2c, paper-ppo, paper-trpo, got 'dqn'" in result.stderr
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
+def test_the_arms_of_figure_3_are_those_of_its_sweep(algorithm):
+    runs = Sweep.find(f"paper-fig3-{algorithm}").runs()
+    planned = [run.config for run in runs if run.config.env == "Swimmer-v4" and run.config.seed == 0]
+    timed = [arm.config("Swimmer-v4", 1_000_000).changed(seed=0) for arm in ARMS[f"paper-{algorithm}"].values()][-3:]
+    for own, sweeps in zip(timed, planned, strict=True):
+        assert own.algorithm == sweeps.algorithm
+        assert own.policy == sweeps.policy
+        assert own.n_envs == sweeps.n_envs
+        # η does not change what a step costs.
+        assert {**own.critic, "evolution": ""} == {**sweeps.critic, "evolution": ""}
