@@ -330,15 +330,15 @@ def export(
         export_command.to_file(run, out, make_console())
 
 
-@app.command(epilog=examples("kova fetch me/hopper", "kova fetch me/hopper --run-dir runs/theirs"))
+@app.command(epilog=examples("kova fetch me/hopper", "kova fetch sb3/ppo-CartPole-v1 --run-dir models/pole"))
 def fetch(
     repo: Annotated[str, typer.Argument(help="On the Hugging Face hub, user/name.")],
-    run_dir: Annotated[Path | None, typer.Option(help="Where the run goes.  [default: runs/NAME]")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Where it goes.  [default: runs/NAME or models/NAME]")] = None,
 ) -> None:
-    """Get a run that kova export put on the hub.
+    """Get a run that kova export put on the hub, or models of plain Stable-Baselines3.
 
-    It can be played, reported and exported again. Loading a model runs code that is in its file: fetch from people you
-    trust.
+    A run can be played, reported and exported again; a plain model opens with kova.sb3 and gets a new filter. Loading a
+    model runs code that is in its file: fetch from people you trust.
     """
     from kova.experiments.commands import export as export_command
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from kova.experiments.errors import UsageError
 from kova.experiments.export import hub, plain_file
-from kova.experiments.runs.config import upstream_of
+from kova.experiments.runs.config import ALGORITHMS, upstream_of
 from kova.experiments.runs.expressions import suggestion
 from kova.experiments.runs.run_directory import RunDirectory
 
@@ -54,20 +54,30 @@ def to_hub(path: Path, repo: str, console: Console, *, private: bool) -> None:
 
 
 def fetch(repo: str, target: Path | None, console: Console) -> None:
-    """Make a run directory of a repository on the Hugging Face hub.
+    """Make a run directory of a repository on the Hugging Face hub, or fetch the plain models that it has.
 
     Args:
         repo: ``user/name``.
-        target: The directory; by default in ``runs``.
+        target: The directory; by default in ``runs``, or in ``models``.
         console: Where to say so.
 
     Raises:
-        UsageError: The hub has no such repository, it has no run, or the directory is there.
+        UsageError: The hub has no such repository, it has nothing to fetch, or the directory is there.
     """
-    hub.check_repo(repo)
-    found = Path("runs") / repo.split("/")[1] if target is None else target
-    hub.fetch(repo, found)
-    console.print(f"{found}\nplay it: kova eval {found}", soft_wrap=True)
+    name = repo.split("/")[-1]
+    if target is not None:
+        # Before anything is asked of the hub.
+        RunDirectory(target).check_free()
+    if hub.has_run(repo):
+        found = Path("runs") / name if target is None else target
+        hub.fetch_run(repo, found)
+        console.print(f"{found}\nplay it: kova eval {found}", soft_wrap=True)
+        return
+    for model in hub.fetch_models(repo, Path("models") / name if target is None else target):
+        # rl-zoo's files begin with the algorithm.
+        algorithm = model.name.split("-")[0].lower()
+        kind = ALGORITHMS[algorithm].__name__ if algorithm in ALGORITHMS else "<its algorithm>"
+        console.print(f'{model}\nopen it: kova.sb3.{kind}.load("{model}")', soft_wrap=True)
 
 
 #: What ``--to`` may be, and the options that are for it alone.

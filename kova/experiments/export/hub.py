@@ -1,8 +1,10 @@
 """Runs on the Hugging Face hub.
 
 A repository has the agent as a file of plain Stable-Baselines3, for everybody, and the run itself, filter included, in
-``run/``, from which :func:`fetch` makes a run directory again. Whoever writes needs to be logged in: huggingface_hub
-finds the login, nothing here looks at it.
+``run/``, from which :func:`fetch_run` makes a run directory again. Files are named as huggingface_sb3 and rl-zoo name
+them, so that theirs can be fetched here and ours there. An upload is one commit of huggingface_hub's own: that of
+huggingface_sb3 takes one file, and would leave a model without its statistics in between. Whoever writes needs to be
+logged in: huggingface_hub finds the login, nothing here looks at it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -95,28 +97,89 @@ def upload(run: Path, repo: str, *, private: bool) -> str:
     return str(address)
 
 
-def fetch(repo: str, target: Path) -> None:
-    """Make a run directory of a repository.
+def has_run(repo: str) -> bool:
+    """Return whether a repository has a run of kova, and not models of others.
+
+    Raises:
+        UsageError: The hub has no such repository, or nothing that can be fetched.
+    """
+    files = _files(repo)
+    if f"{RUN}/config.yaml" not in files and not _models(files):
+        raise UsageError(f"{repo} has neither a run of kova nor a model of Stable-Baselines3, a .zip")
+    return f"{RUN}/config.yaml" in files
+
+
+def fetch_run(repo: str, target: Path) -> None:
+    """Make a run directory of a repository that has one.
 
     Args:
         repo: ``user/name``.
         target: The directory; it must not be there.
 
     Raises:
-        UsageError: The hub has no such repository, it has no run, or the directory is there.
+        UsageError: The hub does not answer, or the directory is there.
     """
-    check_repo(repo)
-    hub = _library()
     RunDirectory(target).check_free()
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        draft.mkdir(parents=True)
+    with _draft(target) as draft:
+        hub = _library()
         with _refusals(hub, repo):
-            if f"{RUN}/config.yaml" not in hub.HfApi().list_repo_files(repo):
-                raise UsageError(f"{repo} has no run of kova; kova export --to hub makes such repositories")
             hub.snapshot_download(repo, local_dir=draft, allow_patterns=[f"{RUN}/*"])
         RunDirectory(draft / RUN).trained()
         (draft / RUN).rename(target)
+
+
+def fetch_models(repo: str, target: Path) -> list[Path]:
+    """Fetch what Stable-Baselines3 opens of a repository: models, and statistics of their ``VecNormalize``.
+
+    Args:
+        repo: ``user/name``.
+        target: The directory; it must not be there.
+
+    Returns:
+        The models.
+
+    Raises:
+        UsageError: The hub does not answer, or the directory is there.
+    """
+    RunDirectory(target).check_free()
+    files = _files(repo)
+    with _draft(target) as draft:
+        for name in files:
+            if "/" not in name and name.endswith((".zip", ".pkl")):
+                shutil.copyfile(_download(repo, name), draft / name)
+        draft.rename(target)
+    return [target / name for name in _models(files)]
+
+
+def _files(repo: str) -> list[str]:
+    check_repo(repo)
+    hub = _library()
+    with _refusals(hub, repo):
+        return list(hub.HfApi().list_repo_files(repo))
+
+
+def _models(files: Sequence[str]) -> list[str]:
+    return [name for name in files if "/" not in name and name.endswith(".zip")]
+
+
+def _download(repo: str, name: str) -> str:
+    """Return where a file of a repository was put; through huggingface_sb3 where it is installed."""
+    hub = _library()
+    with _refusals(hub, repo):
+        try:
+            from huggingface_sb3 import load_from_hub
+        except ImportError:
+            return str(hub.hf_hub_download(repo, name))
+        return str(load_from_hub(repo, name))
+
+
+@contextmanager
+def _draft(target: Path) -> Iterator[Path]:
+    """Give a directory beside the target, which is gone afterwards, whatever happens."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.mkdir(parents=True)
+        yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

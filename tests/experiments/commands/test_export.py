@@ -177,10 +177,46 @@ def test_a_run_goes_to_the_hub_and_comes_back(runs, tmp_path):
     assert np.array_equal(*(each.predict(states, deterministic=True)[0] for each in (plain, second)))
 
 
+#: Prints where huggingface_sb3, on its own, puts a file of a repository.
+THEIRS = "import sys; from huggingface_sb3 import load_from_hub; print(load_from_hub(*sys.argv[1:]))"
+
+
+def test_huggingface_sb3_opens_what_was_sent_and_its_models_are_fetched(runs, tmp_path):
+    pytest.importorskip("huggingface_sb3")
+    with hub() as there:
+        (sent,) = typed(there.address, tmp_path, ["export", str(runs["ppo"]), "--to", "hub", "--repo", "me/pole"])
+        assert sent[0] == 0, sent[2]
+        words = [sys.executable, "-c", THEIRS, "me/pole", "ppo-CartPole-v1.zip"]
+        environment = {**os.environ, "HF_ENDPOINT": there.address, "HF_HOME": str(tmp_path / "theirs")}
+        found = subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+        plain = stable_baselines3.PPO.load(found, device="cpu")
+        # As rl-zoo leaves a repository: no run of kova.
+        ours = there.repositories["me/pole"]
+        names = {"ppo-CartPole-v1.zip": "ppo-CartPole-v1.zip", "vec_normalize.pkl": "normalization.pkl"}
+        there.repositories["sb3/ppo-CartPole-v1"] = {name: ours[own] for name, own in names.items()} | {
+            "README.md": b"theirs",
+            "replay.mp4": b"large",
+        }
+        (got,) = typed(there.address, tmp_path, ["fetch", "sb3/ppo-CartPole-v1"])
+    assert got[0] == 0, got[2]
+    folder = tmp_path / "models" / "ppo-CartPole-v1"
+    assert {path.name for path in folder.iterdir()} == set(names)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert 'kova.sb3.PPO.load("models/ppo-CartPole-v1/ppo-CartPole-v1.zip")' in got[1]
+    with pytest.warns(UserWarning, match="holds no filter"):
+        own = kova.sb3.PPO.load(folder / "ppo-CartPole-v1.zip", device="cpu")
+    states = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    assert np.array_equal(*(each.predict(states, deterministic=True)[0] for each in (plain, own)))
+
+
 def test_what_the_hub_refuses_is_one_line(runs, tmp_path):
     pytest.importorskip("huggingface_hub")
     export = ["export", str(runs["td3"]), "--to", "hub", "--repo"]
-    says = ["the hub does not show me/nothing", "me/bare has no run of kova", "the hub refuses: "]
+    says = [
+        "the hub does not show me/nothing",
+        "me/bare has neither a run of kova nor a model of Stable-Baselines3",
+        "the hub refuses: ",
+    ]
     calls = [["fetch", "me/nothing"], ["fetch", "me/bare"], [*export, "stranger/swing"]]
     with hub() as there:
         there.repositories["me/bare"] = {"README.md": b"nothing"}
