@@ -144,7 +144,7 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
             batch = upstream.samples(self.rollout_buffer, indices)
             labels = batch.returns if first is None else torch.as_tensor(first[indices], device=self.device)
             ratio = self._ratio(batch) if weighted else None
-            own = {} if replicas is None else {"replica_targets": replicas[indices]}
+            own: dict[str, Any] = {} if replicas is None else {"replica_targets": replicas[indices]}
             reports.append(self.critic_optimizer.step(batch.observations, labels, ratio=ratio, **own))
         if reports:
             self.logger.record("train/value_loss", 2.0 * self._record_reports(reports))
