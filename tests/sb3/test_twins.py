@@ -27,3 +27,17 @@ def test_if_the_second_critic_cannot_step_the_first_does_not(algorithm, critic_k
     first = [name for name in before["policy"] if name.startswith("critic.qf0")]
     assert first
     assert all(torch.equal(after["policy"][name], before["policy"][name]) for name in first)
+
+
+@pytest.mark.parametrize("algorithm", TWINS)
+@pytest.mark.filterwarnings("ignore:the output layer of the critic is frozen")
+def test_a_critic_with_nothing_to_train_is_refused_again_and_again(algorithm):
+    model = make(algorithm)
+    model.learn(ENOUGH)
+    model.critic.q_networks[1].requires_grad_(False)
+    filters, before = model.critic_optimizers, snapshot(model)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="nothing to optimise"):
+            model.train(1, 8)
+    assert model.critic_optimizers == filters
+    assert same([one.state_dict() for one in filters], [before["critic_optimizer"], before["critic_optimizer_2"]])
