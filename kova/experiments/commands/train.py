@@ -117,8 +117,7 @@ def run(request: TrainRequest, command: str, *, resume: bool, console: Console) 
         if resume and config != directory.config():
             directory.extend(config, training.model.num_timesteps)
         if not resume:
-            directory.create(config)
-            held.enter_context(directory.locked())
+            held.enter_context(directory.created(config))
         _train(training, config, directory, console)
     _conclude(config, directory, console)
 
