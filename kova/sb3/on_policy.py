@@ -89,7 +89,7 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         self._forget_graph()
 
     def _forget_graph(self) -> None:
-        """Let go of the graph of upstream's last minibatch, which its distribution holds: it cannot be copied."""
+        """Let go of the graph that upstream's distribution holds of its last batch: it cannot be copied."""
         self.policy.action_dist.distribution = None  # type: ignore[assignment]  # as in a new policy
 
     @contextmanager
@@ -268,6 +268,7 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         self.critic_optimizer = self._make_critic_optimizer(value_function, **self._adam_kwargs())
         self.value_function = value_function
         self._detach_policy_optimizer()
+        self._forget_graph()
 
     def _output_layer(self, module: nn.Module) -> nn.Module | None:
         # A frozen one is not part of the value function that the filter sees.
