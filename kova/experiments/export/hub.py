@@ -125,9 +125,7 @@ def _library() -> ModuleType:
     try:
         import huggingface_hub.errors
     except ModuleNotFoundError:
-        raise UsageError(
-            'the hub needs huggingface_hub, which is missing; in a clone of kova: pip install ".[hub]"'
-        ) from None
+        raise UsageError('huggingface_hub is missing; the hub needs: pip install "kova-rl[experiments,hub]"') from None
     return huggingface_hub
 
 
@@ -142,6 +140,13 @@ def _refusals(hub: ModuleType, repo: str) -> Iterator[None]:
         ) from error
     except (hub.errors.HfHubHTTPError, hub.errors.LocalTokenNotFoundError) as error:
         raise UsageError(f"the hub refuses: {one_line(error)}; to log in: hf auth login") from error
+    except UsageError:
+        raise
+    except Exception as error:
+        # Which library the client talks through, and so what a broken connection raises, depends on its version.
+        raise UsageError(
+            f"the hub does not answer: {one_line(error)}; check the connection, then give the same command again"
+        ) from error
 
 
 def _fill(folder: Path, config: RunConfig, run: Path, checkpoint: Path, repo: str) -> None:
