@@ -18,9 +18,10 @@ from kova.experiments.evaluation.play import play_as_valued
 from kova.experiments.evaluation.wording import UNITS, decimals, with_error
 from kova.experiments.runs.config import ALGORITHMS, RunConfig, assigned_key, parsed
 from kova.experiments.runs.evaluation import Evaluations
+from kova.experiments.runs.model import load
 from kova.experiments.runs.progress import ProgressBar
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import Interrupted, Training, load
+from kova.experiments.runs.training import Interrupted, Training
 from kova.optimizer import KOVA
 
 WITHOUT_A_FILTER = {"adam": "Adam, the control arm", "upstream": "upstream's own, unchanged"}

@@ -19,8 +19,8 @@ from types import ModuleType
 from kova.experiments.errors import UsageError, one_line
 from kova.experiments.export import plain_file
 from kova.experiments.runs.config import RunConfig, upstream_of
+from kova.experiments.runs.model import MODEL, NORMALIZATION
 from kova.experiments.runs.run_directory import MADE_BY, RunDirectory
-from kova.experiments.runs.training import MODEL, NORMALIZATION
 
 #: The folder of a repository that has the run.
 RUN = "run"

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import kova
 from kova.cli import app
+from kova.experiments.runs.model import load
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import load
 
 runner = CliRunner()
 

@@ -21,8 +21,9 @@ from kova.experiments.errors import UsageError
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.evaluation import Evaluation, Evaluations, seed_of, untouched_randomness
 from kova.experiments.runs.logs import read_rows
+from kova.experiments.runs.model import load
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import Training, load
+from kova.experiments.runs.training import Training
 
 SMALL = {"steps": 512, "checkpoint_every": 256, "policy.net_arch": [16]}
 KINDS = {
