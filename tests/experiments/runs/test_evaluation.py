@@ -168,7 +168,7 @@ def made(tmp_path: Path, means: list[float], **settings) -> Evaluations:
         ([1, 5, 4, 5, 3], {"patience": 3}, "3 evaluations were no better than 5.0 at frame 2"),
         ([1, 5, 4, 6, 3], {"patience": 3}, None),
         ([float("nan"), 1], {"patience": 1}, None),
-        ([1, float("nan")], {"patience": 1}, "1 evaluations were no better than 1.0 at frame 1"),
+        ([1, float("nan")], {"patience": 1}, "1 evaluation was no better than 1.0 at frame 1"),
     ],
 )
 def test_when_it_is_enough(means, settings, says, tmp_path: Path):
