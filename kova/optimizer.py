@@ -155,6 +155,7 @@ class KOVA(Restorable):
         self._memories = Memories()
         self._replicas = Replicas(_checks.count("replicas", replicas) if replicas != 0 else 0)
         self._no_room = False
+        self._together_with: Callable[[], object] | None = None
         super().__init__(list(choice.parameters.values()), {})
 
     def _take(self, choice: Choice, settings: Settings) -> None:
@@ -176,6 +177,7 @@ class KOVA(Restorable):
         trajectory: Tensor | None = None,
         remaining: Tensor | None = None,
         replica_targets: Tensor | None = None,
+        together_with: Callable[[], object] | None = None,
     ) -> StepReport:
         """Condition N(θ, P) on one batch of target labels (one pass of Algorithm 1's loop).
 
@@ -189,6 +191,8 @@ class KOVA(Restorable):
             remaining: How many steps each label looks ahead, (N,), from 1; ``Overlapping`` needs it.
             replica_targets: A label for every replica, (N, m), see :func:`kova.targets.replica_targets`; by default y
                 plus noise as large as its innovation, as for labels that scatter independently.
+            together_with: Is called once everything is computed and before anything is stored; if it raises, this step
+                is not taken. With a step of another filter in it, both are taken or neither.
 
         Returns:
             What the step measured; see :class:`StepReport`.
@@ -201,7 +205,11 @@ class KOVA(Restorable):
         After any of them θ, P and the counters are bit-identical to before the call.
         """
         given = {"ratio": ratio, "next_variance": next_variance, "trajectory": trajectory, "remaining": remaining}
-        return self._compute(lambda: self._step(inputs, targets, noise, given, replica_targets))
+        self._together_with = together_with
+        try:
+            return self._compute(lambda: self._step(inputs, targets, noise, given, replica_targets))
+        finally:
+            self._together_with = None
 
     def _step(
         self,
@@ -447,8 +455,10 @@ class KOVA(Restorable):
         assumptions, rescale = self._assumptions.after(y), None
         if assumptions.state.scale != self._assumptions.state.scale:
             rescale = (self.covariance if draft is None else draft).rescale(assumptions.scales)
-        # Signals wait until both θ and P are stored.
+        # Signals wait until both θ and P are stored, and those of the filters that step with this one.
         with HeldSignals():
+            if self._together_with is not None:
+                self._together_with()
             conditioned.store()
             if rescale is not None:
                 rescale()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 from cases import REMEMBERING, batch, mlp, paper_filter, relative, same_bits, snapshot, theta
@@ -151,3 +153,39 @@ def test_an_update_that_overflows_changes_nothing():
         optimizer.step(torch.full((2, 3), 1e12), torch.tensor([1e30, -1e30]))
     assert same_bits(before, snapshot(optimizer))
     assert torch.equal(weights, theta(critic))
+
+
+@pytest.mark.parametrize("structure", [{}, {"units": kova.RawUnits()}, {"evolution": kova.Memoryless(0.1)}], ids=repr)
+@pytest.mark.parametrize("steps", [0, 3])
+def test_filters_that_step_together_step_all_or_none(structure, steps):
+    def together(first, second, u, y, others):
+        first.step(u, y, together_with=lambda: second.step(u, others))
+
+    joined, apart = ([kova.KOVA(mlp(seed=seed), **structure) for seed in (0, 1)] for _ in range(2))
+    for step in range(steps):
+        u, y = batch(24, seed=step)
+        together(*joined, u, y, y)
+        for optimizer in apart:
+            optimizer.step(u, y)
+    assert all(same_bits(snapshot(one), snapshot(other)) for one, other in zip(joined, apart, strict=True))
+    before = [snapshot(optimizer) for optimizer in joined]
+    u, y = batch(24, seed=9)
+    with pytest.raises(ValueError, match="targets has 24 non-finite"):
+        together(*joined, u, y, y * torch.nan)
+    assert all(same_bits(snapshot(one), then) for one, then in zip(joined, before, strict=True))
+    # The error is forgotten with the call.
+    joined[0].step(u, y)
+    assert [optimizer.steps for optimizer in joined] == [steps + 1, steps]
+
+
+def test_ctrl_c_during_the_second_of_two_steps_waits_for_both():
+    class Interrupted(kova.Noise):
+        def covariance(self, batch):
+            signal.raise_signal(signal.SIGINT)
+            return 1.0
+
+    first, second = paper_filter(mlp()), paper_filter(mlp(seed=1), noise=Interrupted())
+    u, y = batch()
+    with pytest.raises(KeyboardInterrupt):
+        first.step(u, y, together_with=lambda: second.step(u, y))
+    assert first.steps == second.steps == 1

@@ -50,9 +50,14 @@ class ContinuousCritics(OffPolicyCritic):
                 f"the critic shares {shared} parameters with the policy; a Kalman critic needs its own: "
                 "policy_kwargs=dict(share_features_extractor=False)"
             )
-        for index, name in enumerate(self._critic_entries()):
-            value_function = ActionValue(self.critic, index)
-            setattr(self, name, self._make_critic_optimizer(value_function, loss_weight=self.loss_weight))
+        entries = self._critic_entries()
+        # All are made before the first is replaced: one of them may be refused.
+        made = [
+            self._make_critic_optimizer(ActionValue(self.critic, index), loss_weight=self.loss_weight)
+            for index in range(len(entries))
+        ]
+        for name, optimizer in zip(entries, made, strict=True):
+            setattr(self, name, optimizer)
 
     def _critic_network(self) -> nn.Module:
         return self.critic

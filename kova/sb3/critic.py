@@ -182,8 +182,9 @@ class CriticMixin(ReturnBands):
         trainable = _trainable(self.policy)
         if trainable == self._trainable_then:
             return
-        old, self._trainable_then = self.critic_optimizers, trainable
+        old = self.critic_optimizers
         self._setup_critic()
+        self._trainable_then = trainable
         if list(map(_optimised, self.critic_optimizers)) == list(map(_optimised, old)):
             for name, optimizer in zip(self._critic_entries(), old, strict=True):
                 setattr(self, name, optimizer)

@@ -67,7 +67,7 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
         return reports
 
     def _fit(self, batch: ReplayBufferSamples, following: Following) -> Sequence[StepReport | AdamReport]:
-        """Take one step of every optimizer of the critic, all with the same labels."""
+        """Take one step of every optimizer of the critic, all with the same labels; of filters all or none."""
         inputs: Any = (batch.observations, batch.actions)
         labels, begins, network = self._labels(batch, following), self._begins(), self._critic_network()
         if self.critic_type == "kova":
@@ -76,13 +76,20 @@ class OffPolicyCritic(CriticMixin, OffPolicyAlgorithm):
                     self._action_value(inputs)
             # h must be the same function for every sample of a batch.
             network.eval()
-        reports: list[StepReport | AdamReport] = []
-        for optimizer in self.critic_optimizers:
-            if isinstance(optimizer, AdamCritic):
-                reports.append(optimizer.step(inputs, labels))
-            else:
-                variance = self._next_variance(batch, following, optimizer)
-                reports.append(optimizer.step(inputs, labels, next_variance=variance))
+
+        def step(optimizers: Sequence[KOVA | AdamCritic]) -> list[StepReport | AdamReport]:
+            if not optimizers:
+                return []
+            first, *others = optimizers
+            if isinstance(first, AdamCritic):
+                return [first.step(inputs, labels), *step(others)]
+            # One inside the other: if one of them fails, none is taken.
+            reports: list[StepReport | AdamReport] = []
+            variance = self._next_variance(batch, following, first)
+            own = first.step(inputs, labels, next_variance=variance, together_with=lambda: reports.extend(step(others)))
+            return [own, *reports]
+
+        reports = step(self.critic_optimizers)
         network.train()
         if begins:
             # The critic now has the units of the labels; values of an untrained target would have others.

@@ -89,7 +89,7 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         self._forget_graph()
 
     def _forget_graph(self) -> None:
-        """Let go of the graph of upstream's last minibatch, which its distribution holds: it cannot be copied."""
+        """Let go of the graph that upstream's distribution holds of its last batch: it cannot be copied."""
         self.policy.action_dist.distribution = None  # type: ignore[assignment]  # as in a new policy
 
     @contextmanager
@@ -143,7 +143,7 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
             batch = upstream.samples(self.rollout_buffer, indices)
             labels = batch.returns if first is None else torch.as_tensor(first[indices], device=self.device)
             ratio = None if ratios is None else ratios[indices]
-            own = {} if replicas is None else {"replica_targets": replicas[indices]}
+            own: dict[str, Any] = {} if replicas is None else {"replica_targets": replicas[indices]}
             reports.append(self.critic_optimizer.step(batch.observations, labels, ratio=ratio, **own))
         if reports:
             self.logger.record("train/value_loss", 2.0 * self._record_reports(reports))
@@ -278,6 +278,7 @@ class OnPolicyCritic(CriticMixin, OnPolicyAlgorithm):
         self.critic_optimizer = self._make_critic_optimizer(value_function, **self._adam_kwargs())
         self.value_function = value_function
         self._detach_policy_optimizer()
+        self._forget_graph()
 
     def _output_layer(self, module: nn.Module) -> nn.Module | None:
         # A frozen one is not part of the value function that the filter sees.

@@ -363,10 +363,11 @@ def test_a_file_that_is_not_there(algorithm, tmp_path):
         algorithm.load(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize("steps", [0, ENOUGH])
 @pytest.mark.parametrize("algorithm", ALL)
-def test_a_model_and_its_deepcopy_live_apart(algorithm):
+def test_a_model_and_its_deepcopy_live_apart(algorithm, steps):
     # Upstream's models can be copied as long as no environment stands in the way.
-    model = make(algorithm).learn(ENOUGH)
+    model = make(algorithm).learn(steps)
     twin = copy.deepcopy(model)
     assert same(snapshot(twin), snapshot(model))
     before = snapshot(model)

@@ -25,7 +25,7 @@ from kova.experiments.evaluation.futures import moments, returns_from
 from kova.experiments.files import check_folder
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
-from kova.experiments.runs.training import build
+from kova.experiments.runs.model import build
 from kova.sb3.on_policy import OnPolicyCritic
 
 Array = npt.NDArray[np.float64]

@@ -25,7 +25,7 @@ from kova.experiments.files import check_folder
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.expressions import suggestion
-from kova.experiments.runs.training import build
+from kova.experiments.runs.model import build
 from kova.experiments.runs.vectors import Environments
 from kova.sb3.returns import ReturnBands
 

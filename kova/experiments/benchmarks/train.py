@@ -21,7 +21,7 @@ from kova.experiments.errors import UsageError
 from kova.experiments.files import check_folder
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
-from kova.experiments.runs.training import build
+from kova.experiments.runs.model import build
 
 
 @dataclass(frozen=True)

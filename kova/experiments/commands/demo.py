@@ -18,9 +18,10 @@ from kova.experiments.files import check_folder
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.logs import STEP, read_rows
+from kova.experiments.runs.model import load
 from kova.experiments.runs.progress import ProgressBar
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import Interrupted, Training, load
+from kova.experiments.runs.training import Interrupted, Training
 
 ARMS = {"kova": "A2C, Kalman critic", "upstream": "A2C, Stable-Baselines3"}
 #: As a user's script has it: nothing is normalised, and values are in units of the reward.

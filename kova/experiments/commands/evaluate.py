@@ -24,8 +24,8 @@ from kova.experiments.evaluation.play import (
 from kova.experiments.evaluation.until import MOST, play_until
 from kova.experiments.evaluation.wording import UNITS, decimals, with_error
 from kova.experiments.runs.config import RunConfig
+from kova.experiments.runs.model import load
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import load
 
 DEFAULT_FPS = 30
 EPISODES = 10

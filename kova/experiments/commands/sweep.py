@@ -23,8 +23,8 @@ from rich.table import Table
 from kova.experiments.errors import UsageError, one_line
 from kova.experiments.files import check_folder, write_whole
 from kova.experiments.runs import environments
+from kova.experiments.runs.model import build
 from kova.experiments.runs.run_directory import RUNS, RunDirectory
-from kova.experiments.runs.training import build
 from kova.experiments.sweeps.engines import Engine
 from kova.experiments.sweeps.engines.process import LOG
 from kova.experiments.sweeps.estimate import RunCost, estimate

@@ -18,9 +18,10 @@ from kova.experiments.evaluation.play import play_as_valued
 from kova.experiments.evaluation.wording import UNITS, decimals, with_error
 from kova.experiments.runs.config import ALGORITHMS, RunConfig, assigned_key, parsed
 from kova.experiments.runs.evaluation import Evaluations
+from kova.experiments.runs.model import load
 from kova.experiments.runs.progress import ProgressBar
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import Interrupted, Training, load
+from kova.experiments.runs.training import Interrupted, Training
 from kova.optimizer import KOVA
 
 WITHOUT_A_FILTER = {"adam": "Adam, the control arm", "upstream": "upstream's own, unchanged"}
@@ -117,8 +118,7 @@ def run(request: TrainRequest, command: str, *, resume: bool, console: Console) 
         if resume and config != directory.config():
             directory.extend(config, training.model.num_timesteps)
         if not resume:
-            directory.create(config)
-            held.enter_context(directory.locked())
+            held.enter_context(directory.created(config))
         _train(training, config, directory, console)
     _conclude(config, directory, console)
 

@@ -19,9 +19,9 @@ from kova.experiments.files import check_folder, write_whole
 from kova.experiments.report.numbers import decimals, in_words
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig, assigned_key, parsed
+from kova.experiments.runs.model import build
 from kova.experiments.runs.preset_files import shipped_presets
 from kova.experiments.runs.run_directory import RUNS
-from kova.experiments.runs.training import build
 from kova.experiments.sweeps.engines import LocalEngine
 from kova.experiments.sweeps.scheduler import Job, Scheduler
 from kova.experiments.tuning import figure

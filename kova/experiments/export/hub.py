@@ -21,8 +21,8 @@ from types import ModuleType
 from kova.experiments.errors import UsageError, one_line
 from kova.experiments.export import plain_file
 from kova.experiments.runs.config import RunConfig, upstream_of
+from kova.experiments.runs.model import MODEL, NORMALIZATION
 from kova.experiments.runs.run_directory import MADE_BY, RunDirectory
-from kova.experiments.runs.training import MODEL, NORMALIZATION
 
 #: The folder of a repository that has the run.
 RUN = "run"
@@ -188,9 +188,7 @@ def _library() -> ModuleType:
     try:
         import huggingface_hub.errors
     except ModuleNotFoundError:
-        raise UsageError(
-            'the hub needs huggingface_hub, which is missing; in a clone of kova: pip install ".[hub]"'
-        ) from None
+        raise UsageError('huggingface_hub is missing; the hub needs: pip install "kova-rl[experiments,hub]"') from None
     return huggingface_hub
 
 
@@ -205,6 +203,13 @@ def _refusals(hub: ModuleType, repo: str) -> Iterator[None]:
         ) from error
     except (hub.errors.HfHubHTTPError, hub.errors.LocalTokenNotFoundError) as error:
         raise UsageError(f"the hub refuses: {one_line(error)}; to log in: hf auth login") from error
+    except UsageError:
+        raise
+    except Exception as error:
+        # Which library the client talks through, and so what a broken connection raises, depends on its version.
+        raise UsageError(
+            f"the hub does not answer: {one_line(error)}; check the connection, then give the same command again"
+        ) from error
 
 
 def _fill(folder: Path, config: RunConfig, run: Path, checkpoint: Path, repo: str) -> None:

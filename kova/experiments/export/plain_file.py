@@ -11,7 +11,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from kova.experiments.errors import UsageError
 from kova.experiments.files import check_file, replacing
 from kova.experiments.runs.config import RunConfig
-from kova.experiments.runs.training import NORMALIZATION, load
+from kova.experiments.runs.model import NORMALIZATION, load
 from kova.sb3.critic import CriticMixin
 
 

@@ -118,7 +118,8 @@ class Evaluations:
             return f"the mean evaluation return, {last.mean:.1f}, reached {config.stop_at:g}"
         without = len(self._made) - 1 - self._made.index(best)
         if config.patience is not None and without >= config.patience:
-            return f"{without} evaluations were no better than {best.mean:.1f} at frame {best.step:,}"
+            count = "1 evaluation was" if without == 1 else f"{without} evaluations were"
+            return f"{count} no better than {best.mean:.1f} at frame {best.step:,}"
         return None
 
 

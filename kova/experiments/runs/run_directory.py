@@ -89,6 +89,22 @@ class RunDirectory:
             raise UsageError(f"{self.path} cannot be made: {error.strerror}; choose another --run-dir") from error
 
     @contextmanager
+    def created(self, config: RunConfig) -> Iterator[None]:
+        """Make the directory and keep other processes from training here; a run that is refused leaves none behind.
+
+        Raises:
+            UsageError: It is there already, or cannot be made.
+        """
+        self.create(config)
+        try:
+            with self.locked():
+                yield
+        except UsageError:
+            if self.latest_checkpoint() is None:
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
+
+    @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from training here; the system releases the lock even if this one is killed.
 

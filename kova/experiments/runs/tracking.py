@@ -58,7 +58,7 @@ class Tracker(KVWriter):
         except Exception as error:
             # A service may refuse in any way.
             raise UsageError(
-                f"--track {self.package}: {one_line(error)}; the run can be continued with --resume"
+                f"--track {self.package}: {one_line(error)}; see to the service, then give the same command again"
             ) from error
 
     @classmethod

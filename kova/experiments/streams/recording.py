@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from kova.experiments.errors import UsageError
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
-from kova.experiments.runs.training import build
+from kova.experiments.runs.model import build
 from kova.experiments.streams.stream import Stream
 
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
-from kova.experiments.runs.training import build
+from kova.experiments.runs.model import build
 from kova.optimizer import KOVA
 
 #: Frames of a probe, trained on once to warm up and once to be timed; a multiple of every usual minibatch.

@@ -27,4 +27,4 @@ def _said(values: Mapping[str, Any]) -> dict[str, Any]:
         for entry in fields(RunConfig)
         if entry.name not in ("algo", "env", "preset", "seed")
     }
-    return {name: values[name] for name, default in defaults.items() if values[name] not in (default, {})}
+    return {name: values[name] for name, default in defaults.items() if values[name] not in (default, {}, [])}

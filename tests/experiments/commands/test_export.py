@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import kova
 from kova.cli import app
+from kova.experiments.runs.model import load
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import load
 
 runner = CliRunner()
 
@@ -231,12 +231,23 @@ def test_what_the_hub_refuses_is_one_line(runs, tmp_path):
     assert not [name for name in there.repositories["me/swing"] if name.endswith(".pkl")]
 
 
+def test_a_hub_that_does_not_answer_is_one_line(runs, tmp_path, monkeypatch):
+    pytest.importorskip("huggingface_hub")
+    # What the client does without a network, and without the half minute it takes to give up.
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    calls = [["fetch", "me/it"], ["export", str(runs["td3"]), "--to", "hub", "--repo", "me/it"]]
+    for code, output, errors in typed("http://127.0.0.1:9", tmp_path, *calls):
+        assert (code, output, errors.count("\n")) == (2, "", 1), errors
+        assert errors.startswith("kova: the hub does not answer: ")
+    assert not list((tmp_path / "runs").glob("*"))
+
+
 def test_without_the_library_the_hub_says_what_to_install(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for words in (["export", str(runs["ppo"]), "--to", "hub", "--repo", "me/it"], ["fetch", "me/it"]):
         done = runner.invoke(app, words)
         assert done.exit_code == 2
-        assert 'in a clone of kova: pip install ".[hub]"' in done.stderr
+        assert 'huggingface_hub is missing; the hub needs: pip install "kova-rl[experiments,hub]"' in done.stderr
 
 
 def test_what_is_there_is_not_fetched_over(tmp_path):

@@ -28,8 +28,8 @@ from kova.experiments.evaluation.play import (
 from kova.experiments.evaluation.wording import with_error
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
+from kova.experiments.runs.model import build, load
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import build, load
 from kova.sb3 import A2C, PPO
 
 runner = CliRunner()

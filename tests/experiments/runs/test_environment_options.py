@@ -21,8 +21,9 @@ from kova.experiments.errors import UsageError
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.logs import read_rows
+from kova.experiments.runs.model import load
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import Training, load
+from kova.experiments.runs.training import Training
 
 TINY = [
     "--steps",

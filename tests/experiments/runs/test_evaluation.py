@@ -21,8 +21,9 @@ from kova.experiments.errors import UsageError
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.evaluation import Evaluation, Evaluations, seed_of, untouched_randomness
 from kova.experiments.runs.logs import read_rows
+from kova.experiments.runs.model import load
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import Training, load
+from kova.experiments.runs.training import Training
 
 SMALL = {"steps": 512, "checkpoint_every": 256, "policy.net_arch": [16]}
 KINDS = {
@@ -167,7 +168,7 @@ def made(tmp_path: Path, means: list[float], **settings) -> Evaluations:
         ([1, 5, 4, 5, 3], {"patience": 3}, "3 evaluations were no better than 5.0 at frame 2"),
         ([1, 5, 4, 6, 3], {"patience": 3}, None),
         ([float("nan"), 1], {"patience": 1}, None),
-        ([1, float("nan")], {"patience": 1}, "1 evaluations were no better than 1.0 at frame 1"),
+        ([1, float("nan")], {"patience": 1}, "1 evaluation was no better than 1.0 at frame 1"),
     ],
 )
 def test_when_it_is_enough(means, settings, says, tmp_path: Path):

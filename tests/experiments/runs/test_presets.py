@@ -12,7 +12,7 @@ from kova.experiments.errors import UsageError
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.expressions import resolve
-from kova.experiments.runs.training import build
+from kova.experiments.runs.model import build
 
 ENVIRONMENTS = ("Swimmer-v4", "Hopper-v4", "HalfCheetah-v4", "Ant-v4", "Walker2d-v4")
 STEPS = dict(zip(ENVIRONMENTS, (10**6, 10**6, 10**6, 2 * 10**6, 2 * 10**6), strict=True))

@@ -18,7 +18,7 @@ from kova.experiments.errors import UsageError
 from kova.experiments.runs import expressions, ranges
 from kova.experiments.runs.config import ALGORITHMS, RunConfig, settable
 from kova.experiments.runs.expressions import resolve
-from kova.experiments.runs.training import build
+from kova.experiments.runs.model import build
 
 
 @pytest.mark.parametrize(

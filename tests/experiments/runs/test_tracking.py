@@ -156,7 +156,21 @@ def test_a_service_that_refuses_is_one_line(mlflow_files: Path, tmp_path: Path, 
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     assert result.stderr.startswith("kova: --track mlflow: ")
+    assert result.stderr.endswith("; see to the service, then give the same command again\n")
     assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_service_that_refuses_leaves_a_run_that_has_a_checkpoint(mlflow_files: Path, tmp_path: Path, monkeypatch):
+    config = RunConfig.from_preset("ppo", "CartPole-v1").with_values({**SETTINGS, "track": "mlflow"})
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(config)
+    Training(config, directory, "kova train").run()
+    (tmp_path / "run" / "tracking.json").unlink()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nothing://here")
+    words = ["train", "--resume", "--run-dir", str(tmp_path / "run"), "--steps", "576"]
+    assert CliRunner().invoke(app, words).exit_code == 2
+    assert directory.latest_checkpoint() is not None
 
 
 @pytest.mark.parametrize("track", ["wandb", "mlflow"])

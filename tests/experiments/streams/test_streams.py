@@ -15,7 +15,7 @@ import kova
 from kova.experiments.errors import UsageError
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import RunConfig
-from kova.experiments.runs.training import build
+from kova.experiments.runs.model import build
 from kova.experiments.streams.recording import Recorder, record
 from kova.experiments.streams.replay import ReplayBuffer, Rollouts, explained
 from kova.experiments.streams.stream import Stream

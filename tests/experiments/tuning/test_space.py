@@ -9,7 +9,7 @@ from kova.experiments.errors import UsageError
 from kova.experiments.runs import environments
 from kova.experiments.runs.config import ALGORITHMS, RunConfig
 from kova.experiments.runs.expressions import linear, resolve
-from kova.experiments.runs.training import build
+from kova.experiments.runs.model import build
 from kova.experiments.tuning.ranges import Dimension, Doublings, Field, FromOne, Rate, Real, Whole
 from kova.experiments.tuning.space import dimensions
 
