@@ -27,6 +27,8 @@ RUN = "run"
 #: What is taken of a run; a replay buffer is large, and only needed to train on.
 FILES = ("config.yaml", "status.json", "progress.csv", "monitor.csv", "curves.png", MADE_BY)
 CHECKPOINT_FILES = (MODEL, NORMALIZATION)
+#: Errors of a machine without network, httpx's or requests', whichever huggingface_hub has.
+UNREACHABLE = ("ConnectError", "ConnectTimeout", "ConnectionError")
 
 CARD = """---
 library_name: {library}
@@ -142,6 +144,10 @@ def _refusals(hub: ModuleType, repo: str) -> Iterator[None]:
         ) from error
     except (hub.errors.HfHubHTTPError, hub.errors.LocalTokenNotFoundError) as error:
         raise UsageError(f"the hub refuses: {one_line(error)}; to log in: hf auth login") from error
+    except Exception as error:
+        if type(error).__name__ not in UNREACHABLE:
+            raise
+        raise UsageError(f"the hub cannot be reached: {one_line(error)}; check the network") from error
 
 
 def _fill(folder: Path, config: RunConfig, run: Path, checkpoint: Path, repo: str) -> None:

@@ -52,6 +52,7 @@ def test_a_run_as_a_file_of_plain_stable_baselines3(runs, tmp_path, monkeypatch)
     folder = Path("exports") / "ppo"
     assert sorted(path.name for path in folder.iterdir()) == ["normalization.pkl", "ppo-CartPole-v1.zip"]
     assert 'open it: stable_baselines3.PPO.load("exports/ppo/ppo-CartPole-v1.zip")' in done.output
+    assert 'VecNormalize.load("exports/ppo/normalization.pkl", env)' in done.output
     model, env = agent(runs["ppo"])
     plain = stable_baselines3.PPO.load(folder / "ppo-CartPole-v1.zip", device="cpu")
     assert plain.num_timesteps == model.num_timesteps == 32
@@ -193,6 +194,16 @@ def test_what_the_hub_refuses_is_one_line(runs, tmp_path):
     assert there.private == {"me/swing": True}
     # No statistics, and no replay buffer.
     assert not [name for name in there.repositories["me/swing"] if name.endswith(".pkl")]
+
+
+def test_without_a_network_the_hub_is_said_to_be_out_of_reach(runs, tmp_path):
+    pytest.importorskip("huggingface_hub")
+    # Nobody listens there.
+    ((code, output, errors),) = typed(
+        "http://127.0.0.1:9", tmp_path, ["export", str(runs["td3"]), "--to", "hub", "--repo", "me/swing"]
+    )
+    assert (code, output) == (2, "")
+    assert errors.startswith("kova: the hub cannot be reached: ")
 
 
 def test_without_the_library_the_hub_says_what_to_install(runs, monkeypatch):
