@@ -59,7 +59,7 @@ def main(
         "kova train dqn CartPole-v1 --set 'critic.evolution=PriorRelaxation(0.02)'",
         "kova train a2c CartPole-v1 --set n_envs=4 --set algorithm.gamma=0.98",
         "kova train a2c Hopper-v5 --env-kwargs forward_reward_weight=2.0",
-        "kova train ppo Hopper-v5 --wrapper gymnasium.wrappers.ClipAction",
+        "kova train ppo Hopper-v5 --wrapper gymnasium.wrappers.TimeAwareObservation",
         "kova train a2c Hopper-v5 --eval-every 10000 --stop-at 1000 --patience 5",
         "kova train --resume --run-dir runs/ppo-HalfCheetah-v5-kova-seed0",
         "kova train --resume --run-dir runs/ppo-Hopper-v5-kova-seed0 --steps 400000",

@@ -28,7 +28,7 @@ from kova.experiments.sweeps.grid import Sweep
 #: Numbers of frames that a reader waits for and a test does not.
 SHORTER = {
     "learn(100_000)": "learn(256)",
-    "learn(50_000)": "learn(2_048)",
+    "learn(20_000)": "learn(2_048)",
     "learn(10_000,": "learn(256,",
     "learn(2048)": "learn(256)",
     "learn(1000)": "learn(100)",

@@ -60,7 +60,11 @@ def run(out: Path, env: str, steps: int, seeds: int, console: Console, command: 
                 raise SystemExit(130) from None
             runs[label].append(path)
     table = Table(
-        "agent", "return, last fifth", "area under the curve", "explained variance", caption=f"returns are {UNITS}"
+        "agent",
+        "return, last fifth",
+        "area under the curve",
+        "explained variance",
+        caption=f"mean (lowest to highest seed); returns are {UNITS}",
     )
     for label, paths in runs.items():
         table.add_row(label, _over_seeds(paths, _last_fifth), _over_seeds(paths, _area), _over_seeds(paths, _explained))

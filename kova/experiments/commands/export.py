@@ -35,6 +35,10 @@ def to_file(path: Path, out: Path | None, console: Console) -> None:
         console.print(f"  {file}", soft_wrap=True)
     kind = upstream_of(config.algo)
     console.print(f'open it: {kind.__module__.split(".")[0]}.{kind.__name__}.load("{out}")', soft_wrap=True)
+    for statistics in files[1:]:
+        console.print(
+            f'its observations: stable_baselines3.common.vec_env.VecNormalize.load("{statistics}", env)', soft_wrap=True
+        )
 
 
 def to_hub(path: Path, repo: str, console: Console, *, private: bool) -> None:

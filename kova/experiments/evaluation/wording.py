@@ -17,5 +17,6 @@ def decimals(error: float) -> int:
 
 def with_error(value: float, error: float) -> str:
     """Return a value and its error, both as precise as the error allows."""
-    digits = decimals(error)
+    # An error that a float32 could not tell from none is rounding, and no reason for nine decimals.
+    digits = decimals(error if error > 1e-6 * abs(value) else 0.0)
     return f"{value:.{digits}f} ± {error:.{digits}f}"

@@ -52,6 +52,7 @@ def test_a_run_as_a_file_of_plain_stable_baselines3(runs, tmp_path, monkeypatch)
     folder = Path("exports") / "ppo"
     assert sorted(path.name for path in folder.iterdir()) == ["normalization.pkl", "ppo-CartPole-v1.zip"]
     assert 'open it: stable_baselines3.PPO.load("exports/ppo/ppo-CartPole-v1.zip")' in done.output
+    assert 'VecNormalize.load("exports/ppo/normalization.pkl", env)' in done.output
     model, env = agent(runs["ppo"])
     plain = stable_baselines3.PPO.load(folder / "ppo-CartPole-v1.zip", device="cpu")
     assert plain.num_timesteps == model.num_timesteps == 32

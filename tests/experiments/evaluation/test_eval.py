@@ -118,6 +118,7 @@ def test_a_number_has_the_digits_of_its_error():
     assert with_error(44.123, 3.04) == "44.1 ± 3.0"
     assert with_error(0.00123, 0.00045) == "0.00123 ± 0.00045"
     assert with_error(7.0, 0.0) == "7.00 ± 0.00"
+    assert with_error(99.342951696, 1e-14) == "99.34 ± 0.00"
 
 
 def test_the_interval_is_students():
