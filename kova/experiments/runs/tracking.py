@@ -11,6 +11,7 @@ import math
 import os
 import time
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,9 +92,16 @@ class Tracker(KVWriter):
         self._rows, self._sent = [], time.monotonic()
 
     def end(self, state: str) -> None:
-        """Say how the run ended: finished, interrupted or failed."""
-        self.flush()
-        self._close(state)
+        """Say how the run ended: finished, interrupted or failed; a service that is gone by then changes nothing."""
+        try:
+            self.flush()
+            self._close(state)
+        except Exception as error:
+            # An error here would hide that of the run, or Ctrl-C.
+            warnings.warn(
+                f"--track {self.package}: {one_line(error)}; the run's own files have the rows that it did not get",
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Do nothing: a logger cannot say how the run ended."""

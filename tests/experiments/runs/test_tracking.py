@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from kova.experiments.report.results import collect
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.logs import STEP, read_rows
 from kova.experiments.runs.run_directory import RunDirectory
-from kova.experiments.runs.training import Training
+from kova.experiments.runs.training import Interrupted, Training
 
 SETTINGS = {
     "steps": 512,
@@ -171,6 +172,31 @@ def test_a_service_that_refuses_leaves_a_run_that_has_a_checkpoint(mlflow_files:
     words = ["train", "--resume", "--run-dir", str(tmp_path / "run"), "--steps", "576"]
     assert CliRunner().invoke(app, words).exit_code == 2
     assert directory.latest_checkpoint() is not None
+
+
+class Outage(BaseCallback):
+    """The store of MLflow is gone from a frame on, and then there is Ctrl-C."""
+
+    def __init__(self, store: Path, frame: int) -> None:
+        super().__init__()
+        self.store, self.frame = store, frame
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps == self.frame:
+            self.store.rename(self.store.with_name("moved"))
+            self.store.write_text("")
+            signal.raise_signal(signal.SIGINT)
+        return True
+
+
+def test_a_service_that_is_gone_does_not_hide_how_a_run_ended(mlflow_files: Path, tmp_path: Path):
+    config = RunConfig.from_preset("ppo", "CartPole-v1").with_values({**SETTINGS, "n_envs": 1, "track": "mlflow"})
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(config)
+    training = Training(config, directory, "kova train", lambda: [Outage(mlflow_files, 300)])
+    with pytest.warns(UserWarning, match="--track mlflow: .*; the run's own files have"), pytest.raises(Interrupted):
+        training.run()
+    assert directory.status()["state"] == "interrupted"
 
 
 @pytest.mark.parametrize("track", ["wandb", "mlflow"])
