@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+from kova.installation import pip_install
+
 try:
     import typer
 
@@ -15,7 +17,7 @@ try:
     from kova.cli.errors import OneLineErrors
     from kova.experiments.errors import UsageError
 except ModuleNotFoundError as error:
-    sys.stderr.write(f'{error.name} is missing; the kova command needs: pip install "kova-rl[experiments]"\n')
+    sys.stderr.write(f"{error.name} is missing; the kova command needs: {pip_install('experiments')}\n")
     raise SystemExit(2) from None
 
 app = typer.Typer(
@@ -292,7 +294,7 @@ def tune(
     try:
         import optuna  # noqa: F401
     except ModuleNotFoundError:
-        raise UsageError('optuna is missing; kova tune needs: pip install "kova-rl[experiments,tune]"') from None
+        raise UsageError(f"optuna is missing; kova tune needs: {pip_install('experiments', 'tune')}") from None
     from kova.experiments.commands import tune as tune_command
     from kova.experiments.commands.train import TrainRequest
     from kova.experiments.sweeps import engines

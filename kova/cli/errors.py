@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from kova.experiments.errors import UsageError, brief, one_line
+from kova.installation import pip_install
 
 #: What typer raises when the words of a command do not fit; which module it lives in depends on typer's version.
 WrongWords: type[Any] = typer.BadParameter.__mro__[1].__mro__[1]
@@ -35,7 +36,7 @@ class OneLineErrors(TyperGroup):
         except UsageError as error:
             _fail(brief(one_line(error), words), 2)
         except ModuleNotFoundError as error:
-            _fail(f'{error.name} is missing; this command needs: pip install "kova-rl[experiments]"', 2)
+            _fail(f"{error.name} is missing; this command needs: {pip_install('experiments')}", 2)
         except (KeyboardInterrupt, typer.Abort):
             code = 130
         except Exception as error:

@@ -3,12 +3,14 @@
 from kova.sb3 import PPO  # was: from stable_baselines3 import PPO
 """
 
+from kova.installation import pip_install
+
 try:
     import sb3_contrib
     import stable_baselines3
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f'{error.name} is missing; kova.sb3 needs: pip install "kova-rl[sb3]"', name=error.name
+        f"{error.name} is missing; kova.sb3 needs: {pip_install('sb3')}", name=error.name
     ) from None
 
 from kova.sb3.a2c import A2C

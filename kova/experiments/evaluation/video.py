@@ -15,6 +15,7 @@ from kova.experiments.errors import UsageError
 from kova.experiments.evaluation.play import Episode
 from kova.experiments.evaluation.wording import UNITS, decimals
 from kova.experiments.files import check_file, replacing
+from kova.installation import pip_install
 
 #: Pillow's own font has no σ.
 FONT = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
@@ -35,7 +36,7 @@ def check(path: Path) -> None:
         raise UsageError(f"--video must name an .mp4 file, got {path}; write {path.stem or 'video'}.mp4")
     for module in ("imageio", "imageio_ffmpeg"):
         if find_spec(module) is None:
-            raise UsageError(f'{module} is missing; --video needs: pip install "kova-rl[experiments]"')
+            raise UsageError(f"{module} is missing; --video needs: {pip_install('experiments')}")
     check_file(path, "--video")
 
 

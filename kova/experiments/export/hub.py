@@ -22,12 +22,13 @@ from kova.experiments.errors import UsageError, one_line
 from kova.experiments.export import plain_file
 from kova.experiments.runs.config import RunConfig, upstream_of
 from kova.experiments.runs.model import MODEL, NORMALIZATION
-from kova.experiments.runs.run_directory import MADE_BY, RunDirectory
+from kova.experiments.runs.run_directory import BEST, MADE_BY, RunDirectory
+from kova.installation import pip_install
 
 #: The folder of a repository that has the run.
 RUN = "run"
 #: What is taken of a run; a replay buffer is large, and only needed to train on.
-FILES = ("config.yaml", "status.json", "progress.csv", "monitor.csv", "curves.png", MADE_BY)
+FILES = ("config.yaml", "status.json", "progress.csv", "monitor.csv", "evaluations.csv", "curves.png", MADE_BY)
 CHECKPOINT_FILES = (MODEL, NORMALIZATION)
 
 CARD = """---
@@ -188,7 +189,7 @@ def _library() -> ModuleType:
     try:
         import huggingface_hub.errors
     except ModuleNotFoundError:
-        raise UsageError('huggingface_hub is missing; the hub needs: pip install "kova-rl[experiments,hub]"') from None
+        raise UsageError(f"huggingface_hub is missing; the hub needs: {pip_install('experiments', 'hub')}") from None
     return huggingface_hub
 
 
@@ -215,12 +216,12 @@ def _refusals(hub: ModuleType, repo: str) -> Iterator[None]:
 def _fill(folder: Path, config: RunConfig, run: Path, checkpoint: Path, repo: str) -> None:
     """Make the content of the repository."""
     model, files = plain_file.write(config, checkpoint, folder / plain_file.file_name(config))
-    kept = folder / RUN / "checkpoints" / checkpoint.name
-    kept.mkdir(parents=True)
-    for source, names, target in ((run, FILES, folder / RUN), (checkpoint, CHECKPOINT_FILES, kept)):
+    parts = {".": FILES, BEST: CHECKPOINT_FILES, f"checkpoints/{checkpoint.name}": CHECKPOINT_FILES}
+    for part, names in parts.items():
         for name in names:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, target / name)
+            if (run / part / name).is_file():
+                (folder / RUN / part).mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(run / part / name, folder / RUN / part / name)
     kind = upstream_of(config.algo)
     module = kind.__module__.split(".")[0]
     card = CARD.format(

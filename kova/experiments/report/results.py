@@ -185,14 +185,18 @@ def _distinguished(runs: list[RunResult]) -> list[RunResult]:
     return renamed
 
 
+#: Settings that training does not notice: runs that differ in them alone are of one arm.
+UNNOTICED = ("vec", "eval_every", "eval_episodes")
+
+
 def settings(config: RunConfig) -> dict[str, Any]:
-    """Return every setting but the seed, {section.name: value}."""
+    """Return every setting that training notices but the seed, {section.name: value}."""
     flat: dict[str, Any] = {}
     for name, value in config.content().items():
         if isinstance(value, dict):
             plain = name in OF_THE_ENVIRONMENT
             flat |= {f"{name}.{key}": item if plain else canonical(item) for key, item in value.items()}
-        elif name != "seed" and name not in NOT_IDENTIFYING:
+        elif name not in ("seed", *NOT_IDENTIFYING, *UNNOTICED):
             flat[name] = value
     return flat
 

@@ -22,6 +22,7 @@ from stable_baselines3.common.logger import KVWriter
 from kova.experiments.errors import UsageError, one_line
 from kova.experiments.files import write_whole
 from kova.experiments.runs.logs import STEP, numbers
+from kova.installation import pip_install
 
 FILE = "tracking.json"
 #: The project, or experiment, of runs whose user names none.
@@ -73,7 +74,7 @@ class Tracker(KVWriter):
         # W&B leaves a folder of its name behind, which Python takes for a package without content.
         if found is None or found.origin is None:
             raise UsageError(
-                f'{cls.package} is missing; --track {cls.package} needs: pip install "kova-rl[{cls.package}]"'
+                f"{cls.package} is missing; --track {cls.package} needs: {pip_install('experiments', cls.package)}"
             )
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:

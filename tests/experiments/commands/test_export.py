@@ -248,7 +248,10 @@ def test_without_the_library_the_hub_says_what_to_install(runs, monkeypatch):
     for words in (["export", str(runs["ppo"]), "--to", "hub", "--repo", "me/it"], ["fetch", "me/it"]):
         done = runner.invoke(app, words)
         assert done.exit_code == 2
-        assert 'huggingface_hub is missing; the hub needs: pip install "kova-rl[experiments,hub]"' in done.stderr
+        assert (
+            'huggingface_hub is missing; the hub needs: pip install "kova-rl[experiments,hub] @ git+https'
+            in done.stderr
+        )
 
 
 def test_what_is_there_is_not_fetched_over(tmp_path):

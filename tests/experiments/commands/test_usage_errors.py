@@ -563,7 +563,7 @@ app({arguments!r})
 def test_a_missing_extra(module: str, tmp_path: Path):
     code = BLOCKED.format(module=module, arguments=["train", "ppo", "CartPole-v1"])
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    says = (f"{module} is missing", 'pip install "kova-rl[experiments]"')
+    says = (f"{module} is missing", 'pip install "kova-rl[experiments] @ git+https')
     errors = result.stderr if result.stderr.startswith("kova: ") else f"kova: {result.stderr}"
     assert_one_line(result.returncode, result.stdout, errors, says)
     assert list(tmp_path.iterdir()) == []

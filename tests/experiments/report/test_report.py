@@ -193,6 +193,17 @@ def test_one_name_for_two_settings_is_told_apart(tmp_path):
     ]
 
 
+def test_runs_that_were_watched_differently_are_of_one_arm(tmp_path):
+    watched = {"steps": 1000, "eval_every": 500, "eval_episodes": 3, "vec": "subproc"}
+    for run in [*sweep(2).runs(), *replace(sweep(4), set=watched).runs()[4:]]:
+        write_run(tmp_path / "all", run)
+    (task,) = Comparison(collect(tmp_path / "all").finished).tasks
+    assert {arm: list(curves.seeds) for arm, curves in task.arms.items()} == {
+        "adam": [0, 1, 2, 3],
+        "kova": [0, 1, 2, 3],
+    }
+
+
 def test_arms_keep_the_order_of_the_sweep_and_the_first_without_a_filter_is_the_reference(tmp_path):
     arms = {"Z": {}, "B": {"critic": "upstream"}, "A": {"critic": "adam"}}
     write_sweep(tmp_path / "s", replace(sweep(2, arms=arms), environments=["Swim-v0", "Hop-v0"]))

@@ -18,6 +18,7 @@ from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.logs import STEP, read_rows
 from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.runs.training import Interrupted, Training
+from kova.installation import pip_install
 
 SETTINGS = {
     "steps": 512,
@@ -206,7 +207,7 @@ def test_a_missing_package_says_how_to_install_it(track: str, tmp_path: Path, mo
     words = ["train", "ppo", "CartPole-v1", "--track", track, "--run-dir", str(tmp_path / "run")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
-    assert result.stderr == f'kova: {track} is missing; --track {track} needs: pip install "kova-rl[{track}]"\n'
+    assert result.stderr == f"kova: {track} is missing; --track {track} needs: {pip_install('experiments', track)}\n"
     assert not (tmp_path / "run").exists()
 
 

@@ -21,6 +21,7 @@ from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.tuning.ranges import Real
 from kova.experiments.tuning.study import JOURNAL, NAME, TuningStudy
 from kova.experiments.tuning.trials import TrialRunner
+from kova.installation import pip_install
 
 runner = CliRunner()
 
@@ -195,4 +196,4 @@ def test_without_optuna_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     result = runner.invoke(app, ["tune", "a2c", "CartPole-v1"])
     assert result.exit_code == 2
-    assert result.stderr == 'kova: optuna is missing; kova tune needs: pip install "kova-rl[experiments,tune]"\n'
+    assert result.stderr == f"kova: optuna is missing; kova tune needs: {pip_install('experiments', 'tune')}\n"

@@ -9,6 +9,7 @@ from kova.experiments.errors import UsageError
 from kova.experiments.runs.expressions import suggestion
 from kova.experiments.sweeps.engines.base import Engine, ExitStatus
 from kova.experiments.sweeps.engines.local import LocalEngine
+from kova.installation import pip_install
 
 __all__ = ["ENGINES", "Engine", "ExitStatus", "LocalEngine", "check", "make", "slots"]
 
@@ -26,7 +27,7 @@ def _ray(jobs: int | None, address: str | None, fetch: bool) -> Engine:
     try:
         from kova.experiments.sweeps.engines.ray import RayEngine
     except ModuleNotFoundError:
-        raise UsageError('ray is missing; --engine ray needs: pip install "kova-rl[experiments,ray]"') from None
+        raise UsageError(f"ray is missing; --engine ray needs: {pip_install('experiments', 'ray')}") from None
     return RayEngine(address=address, slots=jobs, fetch=fetch)
 
 
