@@ -56,6 +56,11 @@ def test_what_lies_beside_the_pages_comes_along(site):
     assert 'href="dqn/"' in (site / "examples" / "index.html").read_text()
 
 
+def test_a_number_stays_beside_its_deviation(site):
+    page = (site / "results" / "index.html").read_text()
+    assert "1,199\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}291" in page
+
+
 def test_the_reference_has_docstrings_links_and_every_command(site):
     optimizer = (site / "api" / "kova" / "index.html").read_text()
     assert 'id="kova.KOVA.step"' in optimizer

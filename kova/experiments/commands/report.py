@@ -12,8 +12,10 @@ from rich.console import Console
 from kova.experiments.errors import UsageError
 from kova.experiments.files import check_file, check_folder, write_whole
 from kova.experiments.report import interval_figure, paper_figures, render
+from kova.experiments.report.answer import sentences
 from kova.experiments.report.archive import pack
 from kova.experiments.report.comparison import RETURN, Comparison
+from kova.experiments.report.page import lead
 from kova.experiments.report.results import METRICS, collect
 
 #: Each has ``paths`` and ``save``.
@@ -64,6 +66,8 @@ def run(
             written += [path for kind in FIGURES for path in kind.save(comparison, figures)]
         if archive is not None:
             written.append(pack(results, folder, archive))
+    for sentence in [lead(results, comparison), *sentences(comparison)]:
+        console.print(sentence, highlight=False, soft_wrap=True)
     for path in written:
         console.print(str(path), highlight=False, soft_wrap=True)
     for one in results.damaged:

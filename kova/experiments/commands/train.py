@@ -104,6 +104,12 @@ def run(request: TrainRequest, command: str, *, resume: bool, console: Console) 
         console.print(
             f"no effect on a Kalman critic: {', '.join(unused)}; its trust region is P", highlight=False, soft_wrap=True
         )
+    if resume and directory.is_finished() and config == directory.config():
+        console.print(
+            f"{directory.path} is finished; to train it on, give --steps a number above {config.steps}",
+            highlight=False,
+            soft_wrap=True,
+        )
     label = f"{config.algo} on {config.env}, {config.steps:,} frames, seed {config.seed}"
     with ExitStack() as held:
         if resume:
@@ -162,7 +168,12 @@ def _conclude(config: RunConfig, directory: RunDirectory, console: Console) -> N
     frames, returns = curves.training_returns(directory.path)
     table = Table(show_header=False, box=None)
     early, best = directory.status().get("stopped_early"), Evaluations(directory.evaluations_file, config).best
-    table.add_row("frames", f"{model.num_timesteps:,} of {config.steps:,}" if early else f"{config.steps:,}")
+    trained = f"{model.num_timesteps:,}"
+    if early:
+        trained += f" of {config.steps:,}"
+    elif model.num_timesteps != config.steps:
+        trained += f": whole rollouts, after the {config.steps:,} asked for"
+    table.add_row("frames", trained)
     if early:
         table.add_row("ended early", early)
     table.add_row("training episodes", f"{len(frames):,}")

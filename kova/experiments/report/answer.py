@@ -75,7 +75,10 @@ class Answer:
     def sentence(self) -> str:
         """Which arm earned most, and whether the runs can tell."""
         best = self.best
-        start = f"{self.algorithm}, {_extent(self.tasks, self.seeds)}: {best.arm}"
+        extent = f"{self.algorithm}, {_extent(self.tasks, self.seeds)}"
+        if len({one.iqm.estimate for one in self.standings}) == 1:
+            return f"{extent}: all arms have the same interquartile mean, {in_words(best.iqm)}."
+        start = f"{extent}: {best.arm}"
         if np.isnan(best.iqm.low):
             found = f"has the largest interquartile mean, {in_words(best.iqm)}; too few runs for an interval"
         elif self.level:

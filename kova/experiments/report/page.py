@@ -88,7 +88,7 @@ def render(results: CollectedRuns, title: str, command: str) -> str:
     template = jinja2.Environment(autoescape=True).from_string(_file("template.html"))
     return template.render(
         title=title,
-        lead=_lead(results, comparison),
+        lead=lead(results, comparison),
         answers=sentences(comparison),
         arms=[{"name": arm, "colour": palette.colour(arm)} for arm in comparison.arms],
         sections=sections,
@@ -103,7 +103,8 @@ def _file(name: str) -> str:
     return (resources.files("kova.experiments.report") / name).read_text(encoding="utf-8")
 
 
-def _lead(results: CollectedRuns, comparison: Comparison) -> str:
+def lead(results: CollectedRuns, comparison: Comparison) -> str:
+    """Return how many runs there are, and of what."""
     if not results.runs and not results.damaged and not results.waiting:
         return "No run can be read below this directory yet."
     seeds = sorted({run.config.seed for run in results.finished})

@@ -47,6 +47,8 @@ class Tracker(KVWriter):
 
     #: Package that it needs, and the extra of this one that installs it.
     package: ClassVar[str]
+    #: What to do when the service does not answer.
+    advice: ClassVar[str]
 
     def __init__(self, folder: Path, name: str, content: Mapping[str, Any]) -> None:
         self._file = folder / FILE
@@ -60,7 +62,7 @@ class Tracker(KVWriter):
         except Exception as error:
             # A service may refuse in any way.
             raise UsageError(
-                f"--track {self.package}: {one_line(error)}; see to the service, then give the same command again"
+                f"--track {self.package}: {one_line(error).rstrip('.')}; {self.advice}, and give the command again"
             ) from error
 
     @classmethod
@@ -136,6 +138,7 @@ class Wandb(Tracker):
     """Weights & Biases: ``WANDB_MODE``, ``WANDB_PROJECT`` and its other variables hold."""
 
     package = "wandb"
+    advice = "log in (wandb login), or set WANDB_MODE=offline"
 
     def _open(self, folder: Path, name: str, content: Mapping[str, Any]) -> None:
         import wandb
@@ -168,6 +171,7 @@ class MLflow(Tracker):
     """MLflow: ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME`` hold."""
 
     package = "mlflow"
+    advice = "see to the server that MLFLOW_TRACKING_URI names"
 
     def _open(self, folder: Path, name: str, content: Mapping[str, Any]) -> None:
         import mlflow

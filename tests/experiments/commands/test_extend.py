@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -76,6 +77,14 @@ def test_frames_that_are_not_more_are_refused(run: Path, steps: str):
     error = train("--resume", "--run-dir", str(run), "--steps", steps, code=2)
     assert f"has 128 frames, and --steps {steps} is not more" in error
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_finished_run_says_so_and_frames_are_those_that_were_trained(run: Path):
+    said = train("--resume", "--run-dir", str(run))
+    assert "is finished; to train it on, give --steps a number above 128" in said
+    assert re.search(r"frames +128\b(?!:)", said)
+    # Rollouts are whole.
+    assert "192: whole rollouts, after the 150 asked for" in train("--resume", "--run-dir", str(run), "--steps", "150")
 
 
 def test_a_run_that_is_not_finished_is_finished_first(run: Path):

@@ -82,6 +82,8 @@ def test_a_directory_without_runs_gives_a_page_that_says_so(tmp_path):
     page = report(tmp_path / "empty")
     assert "No run can be read below this directory yet." in page
     assert charts(page) == {}
+    result = runner.invoke(app, ["report", str(tmp_path / "empty"), "-o", str(tmp_path / "page.html")])
+    assert result.stdout.startswith("No run can be read below this directory yet.\n")
 
 
 def test_one_run_gives_curves_without_intervals(tmp_path):
@@ -482,6 +484,14 @@ def test_no_arm_is_ahead_that_is_not_separated_from_every_other(seeds, levels, s
     for words in says:
         assert words in sentence
     assert not_said not in sentence
+
+
+def test_arms_that_earned_the_same_are_not_ranked(tmp_path):
+    planned = sweep(2, arms={"Adam": {"critic": "adam"}, "KOVA": {}})
+    for run in planned.runs():
+        write_run(tmp_path / "s", run)
+    (said,) = sentences(Comparison(collect(tmp_path / "s").finished))
+    assert said.startswith("PPO, 1 task, 2 seeds: all arms have the same interquartile mean, 0.50")
 
 
 def test_of_many_arms_that_are_level_some_are_named(tmp_path):

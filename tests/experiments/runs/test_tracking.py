@@ -158,7 +158,7 @@ def test_a_service_that_refuses_is_one_line(mlflow_files: Path, tmp_path: Path, 
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     assert result.stderr.startswith("kova: --track mlflow: ")
-    assert result.stderr.endswith("; see to the service, then give the same command again\n")
+    assert result.stderr.endswith("; see to the server that MLFLOW_TRACKING_URI names, and give the command again\n")
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
