@@ -73,8 +73,9 @@ def condition(
     if not _checks.all_finite(update):
         raise NumericalError("the parameter update is not finite; nothing was changed")
     standardised = standardised.squeeze(1)
-    measured = measure(gram, P_n.log_det, L, delta, standardised, weights, alpha)
-    remaining = delta - alpha * (gram.to(weights.dtype) @ weights).to(delta.dtype)
+    explained = gram.to(weights.dtype) @ weights
+    measured = measure(explained, P_n.log_det, L, delta, standardised, weights, alpha)
+    remaining = delta - alpha * explained.to(delta.dtype)
     carried = None if replicas is None else _carried(P, L, replicas, alpha)
     return Conditioned(update, P.condition(L, alpha), standardised, remaining, carried, measured, inflation)
 

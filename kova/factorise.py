@@ -51,7 +51,8 @@ def factorise_innovation(
     as one with inputs in the thousands, would make P smaller than these errors along some directions. P then has
     negative eigenvalues, steps along them go the wrong way, and in the end S cannot be factorised. Such a batch wants
     a wider precision. Where there is none, it is taken with P + ε·I in place of P, ε = 16 eps |P|, and with ε tr(J Jᵀ)
-    more noise: P then stays at about ε or above. Where the noise is that large already, nothing changes.
+    more noise: P then stays at about ε or above. Where the noise is that large already, nothing changes. A P that is
+    one number has no rounding errors: for it, J P Jᵀ in float64 is enough.
 
     Args:
         P: P_{t|t-1}.
@@ -74,6 +75,12 @@ def factorise_innovation(
             return InnovationFactor(P, gram, L, 0.0)
     if not bool(torch.isfinite(gram).all()):
         raise NumericalError("S = J P Jᵀ + P_n is not finite; nothing was changed")
+    if P.exact:
+        # Then only the sums of J P Jᵀ were too narrow, and nothing has to be added to P.
+        wide = P.gram(torch.float64)
+        L = _sound_factor(P_n.added_to(wide), pivots)
+        if L is not None:
+            return InnovationFactor(P, wide, L, 0.0)
     if may_widen:
         raise TooNarrow
     for power in range(TRIES):

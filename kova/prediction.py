@@ -33,6 +33,11 @@ class Prediction(ABC):
         """Whether the evolution depends on the batch, which then cannot be taken in pieces."""
         return False
 
+    @property
+    def exact(self) -> bool:
+        """Whether P has no rounding errors, because no matrix of earlier steps is in it."""
+        return False
+
     def shared(self) -> Self:
         """Return the same P, from which several predictions are made at about the price of one."""
         return self

@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import paper_filter, same_bits, snapshot
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 import kova
 
@@ -136,6 +137,21 @@ def test_where_float64_does_not_fit_the_covariance_is_inflated():
     inflations = [float(narrow.step(1e4 * x, x[:, 0]).inflation) for _ in range(20)]
     assert narrow.dtype == torch.float32
     assert max(inflations) > 0.0
+
+
+def test_a_covariance_of_one_number_is_never_inflated():
+    moved = []
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        critic = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1)).to(dtype)
+        optimizer = paper_filter(critic, evolution=kova.Memoryless(0.1), dtype=dtype)
+        before = parameters_to_vector(critic.parameters()).detach().clone()
+        x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
+        report = optimizer.step(1e3 * x, x[:, 0], noise=1e-2)
+        assert float(report.inflation) == 0.0
+        moved.append((parameters_to_vector(critic.parameters()).detach() - before).double())
+    narrow, wide = moved
+    assert float((narrow - wide).norm()) < 1e-3 * float(wide.norm())
 
 
 def test_an_indefinite_covariance_is_brought_back():

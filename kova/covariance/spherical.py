@@ -108,6 +108,11 @@ class SphericalPrediction(Prediction):
     jacobian: Jacobian | None = None
     scales: Scales | None = None
 
+    @property
+    def exact(self) -> bool:
+        """It is one number."""
+        return True
+
     def _scaled(self, factor: float) -> Self:
         return replace(self, variance=factor * self.variance)
 
