@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -88,23 +88,32 @@ class Tracker(KVWriter):
             self.flush()
 
     def flush(self) -> None:
-        """Send what has gathered."""
-        if self._rows:
-            self._send(self._rows)
+        """Send what has gathered; what the service does not take waits for the next time."""
+        if self._rows and self._answers(lambda: self._send(self._rows)):
             self._remember(until=self._rows[-1][0])
-        self._rows, self._sent = [], time.monotonic()
+            self._rows = []
+        self._sent = time.monotonic()
 
     def end(self, state: str) -> None:
         """Say how the run ended: finished, interrupted or failed; a service that is gone by then changes nothing."""
+        self.flush()
+        self._answers(lambda: self._close(state))
+
+    def _answers(self, ask: Callable[[], None]) -> bool:
+        """Return whether the service did what it was asked.
+
+        Hours of training must not end because a log does not answer, and an error of the log would hide that of the
+        run, or Ctrl-C.
+        """
         try:
-            self.flush()
-            self._close(state)
+            ask()
         except Exception as error:
-            # An error here would hide that of the run, or Ctrl-C.
             warnings.warn(
                 f"--track {self.package}: {one_line(error)}; the run's own files have the rows that it did not get",
                 stacklevel=2,
             )
+            return False
+        return True
 
     def close(self) -> None:
         """Do nothing: a logger cannot say how the run ended."""

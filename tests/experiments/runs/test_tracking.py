@@ -17,6 +17,7 @@ from kova.experiments.report.results import collect
 from kova.experiments.runs.config import RunConfig
 from kova.experiments.runs.logs import STEP, read_rows
 from kova.experiments.runs.run_directory import RunDirectory
+from kova.experiments.runs.tracking import MLflow
 from kova.experiments.runs.training import Interrupted, Training
 from kova.installation import pip_install
 
@@ -198,6 +199,37 @@ def test_a_service_that_is_gone_does_not_hide_how_a_run_ended(mlflow_files: Path
     with pytest.warns(UserWarning, match="--track mlflow: .*; the run's own files have"), pytest.raises(Interrupted):
         training.run()
     assert directory.status()["state"] == "interrupted"
+
+
+class Hiccup(BaseCallback):
+    """The store of MLflow is away when half of the run is sent, and then back."""
+
+    def __init__(self, store: Path) -> None:
+        super().__init__()
+        self.store = store
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps == 470:
+            (service,) = (each for each in self.logger.output_formats if isinstance(each, MLflow))
+            away = self.store.rename(self.store.with_name("away"))
+            self.store.write_text("")
+            with pytest.warns(UserWarning, match="--track mlflow: "):
+                service.flush()
+            self.store.unlink()
+            away.rename(self.store)
+        return True
+
+
+def test_a_service_that_comes_back_gets_what_it_missed(mlflow_files: Path, tmp_path: Path):
+    config = RunConfig.from_preset("ppo", "CartPole-v1").with_values({**SETTINGS, "n_envs": 1, "track": "mlflow"})
+    directory = RunDirectory(tmp_path / "run")
+    directory.create(config)
+    Training(config, directory, "kova train", lambda: [Hiccup(mlflow_files)]).run()
+    assert directory.status()["state"] == "finished"
+    (run,) = (path.parent for path in mlflow_files.glob("*/*/params"))
+    for tag in TAGS:
+        lines = [line.split() for line in (run / "metrics" / tag).read_text().splitlines()]
+        assert [(int(step), float(value)) for _, value, step in lines] == logged(directory, tag), tag
 
 
 @pytest.mark.parametrize("track", ["wandb", "mlflow"])
