@@ -194,7 +194,7 @@ MEMORY = """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's account of memory")
-@pytest.mark.parametrize(("budget", "at_most"), [(10**7, 5e7), (10**8, 2e8)])
+@pytest.mark.parametrize(("budget", "at_most"), [pytest.param(10**7, 5e7, marks=pytest.mark.slow), (10**8, 2e8)])
 def test_a_step_keeps_within_the_memory_budget(budget, at_most):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
     code = [sys.executable, "-c", textwrap.dedent(MEMORY), str(budget)]

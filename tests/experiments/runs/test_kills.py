@@ -85,6 +85,7 @@ def stop_and_resume(
             shutil.rmtree(run)
 
 
+@pytest.mark.slow
 def test_two_kills_of_ppo_change_nothing(ppo: Uninterrupted, tmp_path: Path):
     stop_and_resume(ppo, tmp_path, times=2, seed=1)
 
@@ -93,7 +94,7 @@ def test_a_kill_of_dqn_changes_nothing(dqn: Uninterrupted, tmp_path: Path):
     stop_and_resume(dqn, tmp_path, times=1, seed=2)
 
 
-@pytest.mark.parametrize(("algorithm", "seed"), [("ppo", 4), ("dqn", 5)])
+@pytest.mark.parametrize(("algorithm", "seed"), [("ppo", 4), pytest.param("dqn", 5, marks=pytest.mark.slow)])
 def test_ctrl_c_changes_nothing(algorithm: str, seed: int, request, tmp_path: Path):
     stop_and_resume(request.getfixturevalue(algorithm), tmp_path, times=2, seed=seed, number=signal.SIGINT)
 

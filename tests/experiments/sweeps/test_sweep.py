@@ -391,6 +391,7 @@ def test_a_run_whose_settings_cannot_work_says_why_and_is_not_tried_again(tmp_pa
     assert (job.path / "log.txt").read_text().count("must be greater than 1") == 1
 
 
+@pytest.mark.slow
 def test_a_failure_after_a_new_checkpoint_does_not_count(done, tmp_path):
     driver = small_sweeps.start(done / "sweep.yaml", "--jobs", "1", "--attempts", "1", "--out", tmp_path)
     os.kill(small_sweeps.training_pid(tmp_path), signal.SIGKILL)
