@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -150,18 +151,23 @@ def typed(endpoint: str, home: Path, *commands: list[str]) -> list[tuple[int, st
 
 def test_a_run_goes_to_the_hub_and_comes_back(runs, tmp_path):
     pytest.importorskip("huggingface_hub")
+    # As a run that was evaluated has them.
+    evaluated = Path(shutil.copytree(runs["ppo"], tmp_path / "evaluated"))
+    shutil.copytree(RunDirectory(evaluated).latest_checkpoint(), evaluated / "best")
+    (evaluated / "evaluations.csv").write_text("step,return\n")
     with hub() as there:
         there.repositories["me/pole"] = dict.fromkeys(("normalization.pkl", "run/old.csv", "mine.zip"), b"old")
         sent, got = typed(
             there.address,
             tmp_path,
-            ["export", str(runs["ppo"]), "--to", "hub", "--repo", "me/pole"],
+            ["export", str(evaluated), "--to", "hub", "--repo", "me/pole"],
             ["fetch", "me/pole"],
         )
         assert sent[0] == got[0] == 0, sent[2] + got[2]
         assert f"{there.address}/me/pole" in sent[1]
         files = there.repositories["me/pole"]
     assert {"README.md", "ppo-CartPole-v1.zip", "normalization.pkl", "run/config.yaml", "mine.zip"} <= files.keys()
+    assert {"run/evaluations.csv", "run/best/model.zip"} <= files.keys()
     assert "run/old.csv" not in files
     assert b'PPO.load(hf_hub_download("me/pole", "ppo-CartPole-v1.zip"))' in files["README.md"]
     (tmp_path / "plain.zip").write_bytes(files["ppo-CartPole-v1.zip"])
