@@ -236,6 +236,7 @@ def sweep(
         "kova report sweeps/quick",
         "kova report sweeps/paper-fig3-ppo -o fig3.html --figures figures",
         "kova report sweeps/a2c --pack a2c.tar.xz",
+        "kova report sweeps/paper-fig3-ppo --against 'KOVA Memoryless'",
     )
 )
 def report(
@@ -247,6 +248,10 @@ def report(
     pack: Annotated[
         Path | None, typer.Option(help="A .tar.xz of the finished runs, without checkpoints, to keep or to send.")
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="ARM", help="What the others are compared with; the first arm without a filter."),
+    ] = None,
 ) -> None:
     """Write one self-contained page about finished runs.
 
@@ -255,7 +260,7 @@ def report(
     """
     from kova.experiments.commands import report as report_command
 
-    report_command.run(folder, out, figures, data, pack, make_console(), typed(context))
+    report_command.run(folder, out, figures, data, pack, against, make_console(), typed(context))
 
 
 @app.command(

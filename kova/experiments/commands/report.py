@@ -28,6 +28,7 @@ def run(
     figures: Path | None,
     data: Path | None,
     archive: Path | None,
+    against: str | None,
     console: Console,
     command: str,
 ) -> None:
@@ -39,11 +40,12 @@ def run(
         figures: Directory for PNG and SVG.
         data: CSV of every curve.
         archive: The finished runs, packed.
+        against: The arm that others are compared with.
         console: Where to say what was done.
         command: What the user typed.
 
     Raises:
-        UsageError: There is no such directory, or a file cannot be written; nothing was.
+        UsageError: There is no such directory or arm, or a file cannot be written; nothing was.
     """
     check_file(out, "-o")
     for option, path in (("--data", data), ("--pack", archive)):
@@ -52,14 +54,14 @@ def run(
     _check_apart({"-o": out, "--data": data, "--pack": archive, "--figures": figures})
     with console.status("reading the runs"):
         results = collect(folder)
-        comparison = Comparison(results.finished)
+        comparison = Comparison(results.finished, against)
     if figures is not None:
         pictures = [path for kind in FIGURES for path in kind.paths(comparison, figures)]
         check_folder(figures, "--figures", *(path.name for path in pictures))
     names = dict.fromkeys(sweep.name for sweep in results.sweeps.values())
     title = f"kova: {', '.join(names) or folder.resolve().name}"
     with console.status("drawing"):
-        written = [_write(out, render(results, title, command))]
+        written = [_write(out, render(results, comparison, title, command))]
         if data is not None:
             written.append(_write(data, curves_table(comparison).to_csv(index=False)))
         if figures is not None:

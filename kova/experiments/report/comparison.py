@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kova.experiments.errors import UsageError
 from kova.experiments.report import statistics
 from kova.experiments.report.results import METRICS, RunResult
 from kova.experiments.report.statistics import Interval
@@ -60,8 +61,8 @@ class Task:
         name: Its name.
         grid: Frames, (POINTS,); the last is where the longest run ended, which is a rollout's end after ``steps``.
         arms: {name: curves}.
-        reference: The arm others are compared with, which may have no run here: the algorithm's first without a filter,
-            or else its first.
+        reference: The arm others are compared with, which may have no run here: the one asked for, or else the
+            algorithm's first without a filter, or else its first.
     """
 
     name: str
@@ -113,16 +114,26 @@ class Comparison:
 
     Args:
         runs: Finished ones.
+        against: The arm that others are compared with, if not the first without a filter.
+
+    Raises:
+        UsageError: No run is of that arm.
     """
 
-    def __init__(self, runs: Sequence[RunResult]) -> None:
+    def __init__(self, runs: Sequence[RunResult], against: str | None = None) -> None:
         self.arms = list(dict.fromkeys(run.arm for run in runs))
+        if against is not None and against not in self.arms:
+            known = f"one of {', '.join(map(repr, self.arms))}" if self.arms else "there are none"
+            raise UsageError(f"--against must be an arm of the finished runs, {known}; got {against!r}")
+        self._against = against
         self.tasks = [
             _task(name, [run for run in runs if run.task == name], self._reference(runs, name))
             for name in dict.fromkeys(run.task for run in runs)
         ]
 
     def _reference(self, runs: Sequence[RunResult], task: str) -> str:
+        if self._against is not None:
+            return self._against
         # Chosen for the algorithm, not for the task: where its runs failed, no other arm must take its place.
         own = [run for run in runs if run.task.split()[0] == task.split()[0]]
         plain = {run.arm for run in own if run.config.critic["optimizer"] != "kova"} or {run.arm for run in own}

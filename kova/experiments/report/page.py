@@ -56,15 +56,15 @@ class Section:
     charts: list[dict[str, str]] = field(default_factory=list)
 
 
-def render(results: CollectedRuns, title: str, command: str) -> str:
+def render(results: CollectedRuns, comparison: Comparison, title: str, command: str) -> str:
     """Return the HTML of the report.
 
     Args:
         results: The runs.
+        comparison: Of the finished ones.
         title: Of the page.
         command: That makes this page.
     """
-    comparison = Comparison(results.finished)
     palette = Palette(comparison.arms)
     sections = [
         *_answers(comparison, palette),

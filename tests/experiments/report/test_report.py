@@ -215,6 +215,28 @@ def test_arms_keep_the_order_of_the_sweep_and_the_first_without_a_filter_is_the_
     assert comparison.references == ["B"]
 
 
+def test_the_reader_may_choose_what_the_arms_are_compared_with(tmp_path):
+    arms = {"Adam": {"critic": "adam"}, "one": {}, "other": {"set": {"critic.epochs": 2}}}
+    write_sweep(tmp_path / "s", sweep(3, arms=arms))
+    page = report(tmp_path / "s", "--against", "one")
+    assert "P(better than one)" in page
+    assert "Return against one, task by task" in page
+    comparison = Comparison(collect(tmp_path / "s").finished, against="one")
+    differences = {arm: own["PPO Task0-v0"].estimate for arm, own in comparison.differences("return").items()}
+    assert differences == {"Adam": pytest.approx(-10), "other": pytest.approx(0)}
+    assert sentences(comparison)[0].count("it is the reference") == 1
+    # Every arm has the same place and colour whatever it is compared with.
+    assert comparison.arms == ["Adam", "one", "other"]
+
+
+def test_an_arm_that_there_is_not_is_refused_before_anything_is_written(tmp_path):
+    write_sweep(tmp_path / "s", sweep(1, arms={"Adam": {"critic": "adam"}, "KOVA": {}}))
+    result = runner.invoke(app, ["report", str(tmp_path / "s"), "-o", str(tmp_path / "page.html"), "--against", "Kova"])
+    assert result.exit_code == 2
+    assert "--against must be an arm of the finished runs, one of 'Adam', 'KOVA'; got 'Kova'" in result.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_a_run_without_an_episode_is_listed_and_not_compared(tmp_path):
     paths = write_sweep(tmp_path / "s", sweep(2))
     (paths[0] / "monitor.csv").write_text('#{"t_start": 0}\nr,l,t,step\n')
