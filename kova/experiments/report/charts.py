@@ -113,6 +113,16 @@ def grid(title: str, etas: Sequence[float], noises: Sequence[str], means: Array)
     return figure
 
 
+def exploration(title: str, arms: Mapping[str, tuple[Array, Array]], palette: Palette) -> go.Figure:
+    """Return a point for every run: its entropy and its return."""
+    figure = go.Figure()
+    for arm, (entropy, earned) in arms.items():
+        marker = {"color": palette.colour(arm), "size": 9}
+        figure.add_scatter(x=_plain(entropy), y=_plain(earned), mode="markers", marker=marker, name=arm, meta=arm)
+    _lay_out(figure, title, hovermode="closest", xaxis_title="policy entropy", yaxis_title="return")
+    return figure
+
+
 def _in_lines(noise: str) -> str:
     """Return a model in lines short enough to stand beside others; of one argument the name is not needed."""
     kind, _, arguments = noise.partition("(")

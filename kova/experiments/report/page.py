@@ -16,11 +16,11 @@ from plotly import graph_objects as go
 from kova.experiments.report import charts
 from kova.experiments.report.answer import answers, sentences
 from kova.experiments.report.comparison import RETURN, Comparison
-from kova.experiments.report.noise_grid import noise_grids
+from kova.experiments.report.noise_grid import explorations, noise_grids
 from kova.experiments.report.numbers import decimals, in_words
 from kova.experiments.report.palette import Palette
 from kova.experiments.report.results import CollectedRuns
-from kova.experiments.report.statistics import Interval
+from kova.experiments.report.statistics import Interval, rank_correlation_interval
 from kova.experiments.runs.provenance import environment_of, provenance
 from kova.experiments.sweeps.grid import Sweep, resume_command
 
@@ -70,6 +70,7 @@ def render(results: CollectedRuns, comparison: Comparison, title: str, command: 
         *_answers(comparison, palette),
         *_curves(comparison, palette),
         *_grids(comparison, results),
+        *_explorations(comparison, results, palette),
         *_statistics(comparison, palette),
         *_differences(comparison),
         *_pairs(comparison),
@@ -156,6 +157,24 @@ def _grids(comparison: Comparison, results: CollectedRuns) -> list[Section]:
         return []
     figures = [charts.grid(f"{g.name}: {TITLES[g.metric]}", g.etas, g.noises, g.means) for g in grids]
     return [Section("grid", "η × observation noise", "Means over seeds and the last tenth of the frames.", figures)]
+
+
+def _explorations(comparison: Comparison, results: CollectedRuns, palette: Palette) -> list[Section]:
+    found = explorations(comparison, results.finished)
+    if not found:
+        return []
+    note = (
+        "A point is a run: its entropy over the last tenth of the frames and its last 100 episodes. Spearman's rank "
+        "correlation of the two over all η, with a 95 % interval by Fisher's z: where it holds 0, the runs cannot tell."
+    )
+    figures = [charts.exploration(one.name, one.arms, palette) for one in found]
+    groups = {one.name: one.pairs for one in found}
+    correlations = {name: rank_correlation_interval({name: pairs}) for name, pairs in groups.items()}
+    if len(groups) > 1:
+        correlations["mean"] = rank_correlation_interval(groups)
+    rows = [[name, "too few runs" if np.isnan(r.estimate) else in_words(r)] for name, r in correlations.items()]
+    table = Table(["", "rank correlation"], rows)
+    return [Section("exploration", "Does more entropy earn more?", note, figures, table)]
 
 
 def _statistics(comparison: Comparison, palette: Palette) -> list[Section]:

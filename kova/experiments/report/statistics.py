@@ -152,6 +152,27 @@ def difference_interval(first: Array, second: Array, *, level: float = LEVEL) ->
     return Interval(estimate, estimate - half, estimate + half)
 
 
+def rank_correlation_interval(groups: Mapping[str, tuple[Array, Array]], *, level: float = LEVEL) -> Interval:
+    """Return the mean of Spearman's rank correlations of some groups of pairs, with its interval.
+
+    Taken by Fisher's z, whose variance is about 1.06/(n - 3) for ranks (Fieller et al., 1957). A correlation of ±1, of
+    which z is infinite, counts as half of the smallest step of n ranks away from it.
+
+    Args:
+        groups: {name: (one number of every run, another)}; at least four runs are needed to say anything.
+        level: How often the interval covers the truth.
+    """
+    known = [pair for pair in groups.values() if len(pair[0]) > 3 and all(np.ptp(values) > 0 for values in pair)]
+    if not known:
+        return Interval(math.nan, math.nan, math.nan)
+    counts = np.array([len(first) for first, _ in known], dtype=float)
+    found = np.array([stats.spearmanr(first, second).statistic for first, second in known])
+    most = 1.0 - 6.0 / (counts**3 - counts)
+    middle = np.arctanh(np.clip(found, -most, most)).mean()
+    half = stats.norm.ppf(0.5 + level / 2) * math.sqrt(np.sum(1.06 / (counts - 3.0))) / len(counts)
+    return Interval(*(float(np.tanh(end)) for end in (middle, middle - half, middle + half)))
+
+
 def frames_to_reach(grid: Array, mean_curve: Array, score: float) -> float:
     """Return the first frame of the grid at which a mean curve is at ``score``, infinity if it never is."""
     reached = np.flatnonzero(mean_curve >= score)

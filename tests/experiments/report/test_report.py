@@ -427,6 +427,36 @@ def test_the_grid_of_eta_and_noise_has_a_cell_for_every_pair(tmp_path):
     np.testing.assert_allclose(grids[1]["data"][0]["z"], (9 * 0.7 + 0.5) / 10)
 
 
+def test_entropy_and_return_of_runs_that_differ_in_eta_stand_side_by_side(tmp_path):
+    arms = {
+        f"{eta} {noise}": {"set": {"critic.evolution": f"FadingMemory({eta})", "critic.noise": f"{noise}()"}}
+        for eta in (0.1, 0.01)
+        for noise in ("BatchSize", "MaxRatio")
+    }
+    planned = sweep(3, arms={"Adam": {"critic": "adam"}, **arms})
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "sweep.yaml").write_text(planned.to_yaml())
+    for place, run in enumerate(planned.runs()):
+        # More entropy, more return with one noise; with the other it is the reverse.
+        path = write_run(tmp_path / "s", run, level=100.0 * place * (-1) ** ("MaxRatio" in run.arm))
+        log = path / "progress.csv"
+        lines = log.read_text().splitlines()
+        log.write_text("\n".join([lines[0], *(line.replace("0.5", f"{place}", 1) for line in lines[1:])]))
+    page = report(tmp_path / "s")
+    shown = {name: chart for name, chart in charts(page).items() if name.startswith("exploration-")}
+    titles = [chart["layout"]["title"]["text"] for chart in shown.values()]
+    assert titles == ["PPO Task0-v0, FadingMemory, BatchSize", "PPO Task0-v0, FadingMemory, MaxRatio"]
+    assert [len(trace["x"]) for trace in shown["exploration-0"]["data"]] == [3, 3]
+    assert "Adam" not in {trace["name"] for chart in shown.values() for trace in chart["data"]}
+    cells = re.findall(r"<td>(-?[\d.]+) \((-?[\d.]+) to (-?[\d.]+)\)</td>", page[page.index("Does more entropy") :])[:3]
+    first, second, mean = (tuple(map(float, cell)) for cell in cells)
+    assert 0.9 < first[0] < 1.0
+    assert first[1] > 0.0
+    assert second == pytest.approx((-first[0], -first[2], -first[1]))
+    assert mean == (0.0, -mean[2], mean[2])
+    assert 0.0 < mean[2] < 1.0
+
+
 def test_critics_that_differ_in_more_than_eta_and_noise_have_grids_of_their_own(tmp_path):
     arms = {}
     for eta, noise, covariance in itertools.product((0.1, 0.01), ("BatchSize", "MaxRatio"), ("full", "neuron")):

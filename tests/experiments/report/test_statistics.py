@@ -190,3 +190,39 @@ def test_only_common_tasks_count_for_an_improvement():
     found = statistics.improvement_interval(*arms)
     assert found == statistics.improvement_interval(arms[0], {"t": arms[1]["t"]})
     assert math.isnan(statistics.improvement_interval({"a": np.ones(2)}, {"b": np.ones(2)}).estimate)
+
+
+def test_a_rank_correlation_is_spearmans_and_of_several_groups_their_mean_by_fishers_z():
+    first, second = np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([10.0, 30.0, 20.0, 40.0, 500.0])
+    found = statistics.rank_correlation_interval({"a": (first, second)})
+    assert found.estimate == pytest.approx(0.9)
+    half = 1.959964 * math.sqrt(1.06 / 2)
+    assert math.atanh(found.high) - math.atanh(found.estimate) == pytest.approx(half, rel=1e-5)
+    both = statistics.rank_correlation_interval({"a": (first, second), "b": (first, -second)})
+    assert both.estimate == pytest.approx(0.0)
+    assert math.atanh(both.high) == pytest.approx(half / math.sqrt(2), rel=1e-5)
+
+
+@pytest.mark.parametrize("groups", [{}, {"a": (np.arange(3.0), np.arange(3.0))}, {"a": (np.ones(9), np.arange(9.0))}])
+def test_a_rank_correlation_of_nothing_is_unknown(groups):
+    assert math.isnan(statistics.rank_correlation_interval(groups).estimate)
+
+
+def test_a_perfect_rank_correlation_has_an_interval():
+    found = statistics.rank_correlation_interval({"a": (np.arange(9.0), np.exp(np.arange(9.0)))})
+    assert 0.9 < found.low < found.estimate < found.high < 1.0
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.7])
+def test_the_interval_of_rank_correlations_covers_the_truth(strength):
+    rng = np.random.default_rng(0)
+    # Of the normal distribution: Spearman's correlation is 6/pi asin(r/2).
+    truth, held, trials = 6 / math.pi * math.asin(strength / 2), 0, 400
+    for _ in range(trials):
+        groups = {}
+        for group in range(4):
+            first = rng.normal(size=9)
+            groups[str(group)] = (first, strength * first + math.sqrt(1 - strength**2) * rng.normal(size=9))
+        found = statistics.rank_correlation_interval(groups)
+        held += found.low < truth < found.high
+    assert 0.91 < held / trials < 0.985
