@@ -175,12 +175,14 @@ def evaluate(
         "paper-fig3-trpo  Figure 3b of the paper",
         "paper-fig4       Figure 4 of the paper: eta times observation noise",
         "paper-envs       the paper's rollouts from one environment and from eight",
+        "paper-full-ppo   its filter with P in blocks and whole; paper-full-trpo",
     )
     + "\n\n"
     + examples(
         "kova sweep quick --jobs 2",
         "kova sweep paper-fig3-ppo --dry-run",
         "kova sweep paper-fig4 --seeds 1 --jobs 2",
+        "kova sweep paper-fig4 --from sweeps/paper-fig3-ppo",
         "kova sweep my.yaml --engine ray --address auto --out /shared/my-sweep",
     )
 )
@@ -193,6 +195,10 @@ def sweep(
     seeds: Annotated[int | None, typer.Option(min=1, help="How many, instead of the sweep's own.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting for every run; repeatable.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="Of another sweep: its finished runs are taken, if alike."),
     ] = None,
     attempts: Annotated[int, typer.Option(min=1, help="How often a run may fail without a new checkpoint.")] = 3,
     address: Annotated[
@@ -216,7 +222,7 @@ def sweep(
     target = Path("sweeps") / found.name if out is None else out
     engines.check(engine, address=address, fetch=fetch)
     if dry_run:
-        sweep_command.dry_run(found, target, engines.slots(jobs), make_console())
+        sweep_command.dry_run(found, target, engines.slots(jobs), make_console(), source)
         return
     given = {"--engine": engine, "--jobs": jobs, "--address": address, "--attempts": attempts}
     words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
@@ -228,6 +234,7 @@ def sweep(
         make_console(),
         typed(context),
         [*words, *(["--fetch"] if fetch else [])],
+        source,
     )
 
 

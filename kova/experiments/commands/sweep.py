@@ -24,7 +24,8 @@ from kova.experiments.errors import UsageError, one_line
 from kova.experiments.files import check_folder, write_whole
 from kova.experiments.runs import environments
 from kova.experiments.runs.model import build
-from kova.experiments.runs.run_directory import RUNS, RunDirectory
+from kova.experiments.runs.run_directory import RUNS
+from kova.experiments.sweeps import taken
 from kova.experiments.sweeps.engines import Engine
 from kova.experiments.sweeps.engines.process import LOG
 from kova.experiments.sweeps.estimate import RunCost, estimate
@@ -43,6 +44,7 @@ def run(
     console: Console,
     typed: str,
     words: Sequence[str] = (),
+    source: Path | None = None,
 ) -> None:
     """Bring every run of the sweep to its end.
 
@@ -54,13 +56,14 @@ def run(
         console: Where to say what happens.
         typed: The user's command, for every run's record of how it was made.
         words: Options of the command that the next call needs too.
+        source: The directory of another sweep, whose finished runs are taken where the configuration is the same.
 
     Raises:
-        UsageError: The sweep is wrong, the directory cannot be written, or another call is using it.
+        UsageError: The sweep is wrong, a directory cannot be read or written, or another call is using it.
         SystemExit: Runs failed (1), or the user stopped it (130); the same command continues.
     """
     check_folder(out / RUNS, "--out")
-    runs = _checked(sweep, out, console)
+    runs = _checked(sweep, _places(out, source), console)
     workers = engine()
     try:
         (out / RUNS).mkdir(parents=True, exist_ok=True)
@@ -72,6 +75,10 @@ def run(
         raise UsageError(f"{out} cannot be written: {one_line(error)}; choose another --out") from None
     with lock:
         command = resume_command(_write_manifest(sweep, out), words)
+        if source is not None:
+            count = taken.take_finished(runs, source, out)
+            what = "finished run" if count == 1 else "finished runs"
+            console.print(f"{count} {what} taken from {source}", highlight=False, soft_wrap=True)
         scheduler = Scheduler(runs, out / RUNS, workers, typed, attempts)
         try:
             with _Display(console, scheduler.jobs) as display:
@@ -82,15 +89,16 @@ def run(
     _conclude(scheduler.jobs, out, console)
 
 
-def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
+def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console, source: Path | None = None) -> None:
     """Print what there is to do, how long it takes and how much memory.
 
     Raises:
-        UsageError: The sweep is wrong, or a run cannot be built.
+        UsageError: The sweep is wrong, a directory cannot be read, or a run cannot be built.
     """
     check_folder(out / RUNS, "--out")
-    runs = _checked(sweep, out, console)
-    finished = {run.key for run in runs if _is_finished(run, out)}
+    places = _places(out, source)
+    runs = _checked(sweep, places, console)
+    finished = {run.key for run in runs if taken.is_finished(run, *places)}
     kinds = {_kind(run): run for run in runs}
     costs = {kind: estimate(run.config) for kind, run in _shown(list(kinds.items()), "measuring", console)}
     table = Table(box=None, header_style="bold")
@@ -109,10 +117,18 @@ def dry_run(sweep: Sweep, out: Path, jobs: int, console: Console) -> None:
     console.print(_total(waiting, len(runs), jobs), highlight=False, soft_wrap=True)
 
 
-def _checked(sweep: Sweep, out: Path, console: Console) -> list[PlannedRun]:
+def _places(out: Path, source: Path | None) -> list[Path]:
+    """Return where finished runs may be."""
+    if source is None:
+        return [out]
+    taken.check_source(source)
+    return [out, source]
+
+
+def _checked(sweep: Sweep, places: Sequence[Path], console: Console) -> list[PlannedRun]:
     """Return the runs, after building one of each kind: what cannot be built should show before hours of training."""
     runs = sweep.runs()
-    kinds = {_kind(run): run for run in runs if not _is_finished(run, out)}
+    kinds = {_kind(run): run for run in runs if not taken.is_finished(run, *places)}
     for run in _shown(list(kinds.values()), "checking", console):
         env = environments.normalized(environments.make(run.config), run.config)
         try:
@@ -127,10 +143,6 @@ def _checked(sweep: Sweep, out: Path, console: Console) -> list[PlannedRun]:
         finally:
             env.close()
     return runs
-
-
-def _is_finished(run: PlannedRun, out: Path) -> bool:
-    return RunDirectory(out / RUNS / run.name).is_finished()
 
 
 def _shown(items: Sequence[T], word: str, console: Console) -> Iterable[T]:

@@ -49,6 +49,8 @@ def test_the_shipped_sweeps_are_the_papers():
         "paper-fig3-ppo": 5 * 3 * 5,
         "paper-fig3-trpo": 5 * 3 * 5,
         "paper-fig4": 2 * 7 * 3,
+        "paper-full-ppo": 2 * 2,
+        "paper-full-trpo": 2 * 2,
         "quick": 2 * 3 * 2,
     }
 
@@ -67,6 +69,12 @@ def test_the_papers_arms_keep_its_tables():
     assert all(
         run.config.n_envs * run.config.algorithm["n_steps"] == 1024 for run in Sweep.find("paper-fig3-trpo").runs()
     )
+
+
+def test_figure_4_and_the_whole_p_take_their_common_runs_from_figure_3():
+    figure = {run.key for name in ("paper-fig3-ppo", "paper-fig3-trpo") for run in Sweep.find(name).runs()}
+    assert sum(run.key in figure for run in Sweep.find("paper-fig4").runs()) == 2 * 2 * 3
+    assert [run.arm for run in Sweep.find("paper-full-trpo").runs() if run.key in figure] == ["neuron", "neuron"]
 
 
 def test_a_run_is_named_by_its_content():
@@ -183,6 +191,8 @@ def test_a_wrong_sweep_is_one_line_and_leaves_nothing(case, tmp_path):
         (["quick", "--seeds", "0"], "--seeds"),
         (["quick", "--set", "stepz=3"], "did you mean"),
         (["quick", "--dry-run", "--engine", "dask"], "local, ray"),
+        (["quick", "--from", "nowhere"], "--from: nowhere has no folder runs/; name the directory of a sweep"),
+        (["quick", "--dry-run", "--from", "nowhere"], "--from: nowhere has no folder runs/"),
     ],
 )
 def test_a_wrong_call_is_one_line(words, says, tmp_path):
@@ -286,6 +296,41 @@ def test_a_second_call_does_nothing_and_a_larger_sweep_only_what_is_new(done):
     after = small_sweeps.fingerprint(done)
     assert {name: after[name] for name in before} == before
     assert len(after) == 3
+
+
+def test_finished_runs_of_another_sweep_are_taken_and_the_others_trained(done, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(done, source)
+    adam, kova = (run.name for run in Sweep.from_file(done / "sweep.yaml").runs())
+    status = source / "runs" / kova / "status.json"
+    status.write_text(json.dumps({**json.loads(status.read_text()), "state": "running"}))
+    words = [done.parent / "tiny.yaml", "--from", source, "--out", tmp_path / "out"]
+    tried = runner.invoke(app, ["sweep", *map(str, words), "--dry-run"])
+    assert "2 runs, 1 finished" in tried.output
+    assert not (tmp_path / "out").exists()
+    output = small_sweeps.finish(*words)
+    assert f"1 finished run taken from {source}\n2 runs, 1 of them finished before" in output
+    assert "1 finished, 1 kept from before, 0 failed" in output
+    assert [run.name for run in small_sweeps.runs(tmp_path / "out")] == sorted([adam, kova])
+    assert_same(tmp_path / "out" / "runs" / adam, done / "runs" / adam)
+    assert small_sweeps.fingerprint(tmp_path / "out")[adam] == small_sweeps.fingerprint(done)[adam]
+    # Trained anew, not from what is unfinished there; the result is the same all the same.
+    assert_same(tmp_path / "out" / "runs" / kova, done / "runs" / kova)
+    assert small_sweeps.fingerprint(tmp_path / "out")[kova] > small_sweeps.fingerprint(done)[kova]
+    assert "0 finished runs taken" in small_sweeps.finish(*words)
+
+
+def test_a_run_that_cannot_be_copied_leaves_nothing_half_taken(done, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(done, source)
+    name = small_sweeps.runs(source)[0].name
+    # A link that leads nowhere cannot be copied, by root neither.
+    (source / "runs" / name / "broken").symlink_to(tmp_path / "nowhere")
+    words = ["sweep", done.parent / "tiny.yaml", "--from", source, "--out", tmp_path / "out"]
+    result = runner.invoke(app, list(map(str, words)))
+    assert result.exit_code == 2, result.output
+    assert f"--from: {name} cannot be copied" in result.stderr
+    assert list((tmp_path / "out" / "runs").iterdir()) == []
 
 
 def test_a_run_that_cannot_be_done_fails_after_its_attempts_and_stops_no_other(tmp_path):
