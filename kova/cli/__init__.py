@@ -175,7 +175,8 @@ def evaluate(
         "paper-fig3-trpo  Figure 3b of the paper",
         "paper-fig4       Figure 4 of the paper: eta times observation noise",
         "paper-envs       the paper's rollouts from one environment and from eight",
-        "paper-full-ppo   its filter with P in blocks and whole; paper-full-trpo",
+        "paper-full-ppo   the paper's filter with P in blocks and whole, fewer frames",
+        "paper-full-trpo  the same with TRPO, all frames",
     )
     + "\n\n"
     + examples(
