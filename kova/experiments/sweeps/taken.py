@@ -24,8 +24,9 @@ def check_source(source: Path) -> None:
 
 
 def is_finished(run: PlannedRun, *folders: Path) -> bool:
-    """Return whether one of the sweep directories has the run to its end."""
-    return any(RunDirectory(folder / RUNS / run.name).is_finished() for folder in folders)
+    """Return whether the first of the sweep directories that has the run has it to its end: what is begun goes on."""
+    paths = (folder / RUNS / run.name for folder in folders)
+    return next((RunDirectory(path).is_finished() for path in paths if path.exists()), False)
 
 
 def take_finished(runs: Sequence[PlannedRun], source: Path, out: Path) -> int:

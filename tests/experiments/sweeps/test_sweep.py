@@ -30,6 +30,7 @@ from kova.experiments.runs.run_directory import RunDirectory
 from kova.experiments.sweeps.engines import LocalEngine, make
 from kova.experiments.sweeps.grid import PlannedRun, Sweep, shipped_sweeps
 from kova.experiments.sweeps.scheduler import Job, Scheduler
+from kova.experiments.sweeps.taken import is_finished
 
 runner = CliRunner()
 
@@ -308,6 +309,10 @@ def test_finished_runs_of_another_sweep_are_taken_and_the_others_trained(done, t
     tried = runner.invoke(app, ["sweep", *map(str, words), "--dry-run"])
     assert "2 runs, 1 finished" in tried.output
     assert not (tmp_path / "out").exists()
+    # What is begun here goes on here, and counts as not finished though it is finished there.
+    begun, run = tmp_path / "begun", Sweep.from_file(done / "sweep.yaml").runs()[0]
+    (begun / "runs" / adam).mkdir(parents=True)
+    assert not is_finished(run, begun, source)
     output = small_sweeps.finish(*words)
     assert f"1 finished run taken from {source}\n2 runs, 1 of them finished before" in output
     assert "1 finished, 1 kept from before, 0 failed" in output
