@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,10 +52,12 @@ class Exploration:
     Attributes:
         name: Which task, evolution and noise.
         arms: {arm: (entropy of each run, its return)}.
+        etas: {arm: its η}.
     """
 
     name: str
     arms: dict[str, tuple[Array, Array]]
+    etas: dict[str, float]
 
     @property
     def pairs(self) -> tuple[Array, Array]:
@@ -62,19 +65,63 @@ class Exploration:
         entropy, earned = zip(*self.arms.values(), strict=True)
         return np.concatenate(entropy), np.concatenate(earned)
 
+    @property
+    def forgetting(self) -> tuple[Array, Array]:
+        """η and entropy of all runs."""
+        etas = [np.full(len(entropy), self.etas[arm]) for arm, (entropy, _) in self.arms.items()]
+        return np.concatenate(etas), self.pairs[0]
+
 
 def explorations(comparison: Comparison, runs: Sequence[RunResult]) -> list[Exploration]:
     """Return one for every grid and noise, of the runs that logged their entropy."""
     found = []
     for name, kind in _kinds(runs).items():
-        short = [noise.partition("(")[0] for noise in kind.noises]
-        for noise, word in zip(kind.noises, short, strict=True):
-            own = {arm: _task(comparison, kind).arms[arm] for (_, n), arm in sorted(kind.cells.items()) if n == noise}
+        for noise, word in _in_short(kind.noises).items():
+            etas = {arm: eta for (eta, n), arm in sorted(kind.cells.items()) if n == noise}
+            own = {arm: _task(comparison, kind).arms[arm] for arm in etas}
             arms = {arm: (curves.number("entropy"), curves.number(RETURN)) for arm, curves in own.items()}
             known = {arm: pair for arm, pair in arms.items() if np.isfinite(pair).all()}
             if known:
-                found.append(Exploration(f"{name}, {word if short.count(word) == 1 else noise}", known))
+                found.append(Exploration(f"{name}, {word}", known, etas))
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class Duel:
+    """Two noises on one task, each η on its own.
+
+    Attributes:
+        name: Which task and evolution.
+        noises: The two.
+        scores: {task and η: scores of the runs} of each.
+    """
+
+    name: str
+    noises: tuple[str, str]
+    scores: tuple[dict[str, Array], dict[str, Array]]
+
+
+def duels(comparison: Comparison, runs: Sequence[RunResult]) -> list[Duel]:
+    """Return one for every grid and pair of noises, the one that its sweep names first against the other."""
+    found = []
+    for name, kind in _kinds(runs).items():
+        words = _in_short(kind.noises)
+        finals = {
+            cell: (f"{name}, η = {cell[0]:g}", _task(comparison, kind).arms[arm].final)
+            for cell, arm in kind.cells.items()
+        }
+        # The cells are in the order of the sweep.
+        for pair in itertools.combinations(dict.fromkeys(noise for _, noise in kind.cells), 2):
+            first, second = (dict(own for (_, noise), own in finals.items() if noise == one) for one in pair)
+            if first.keys() & second.keys():
+                found.append(Duel(name, (words[pair[0]], words[pair[1]]), (first, second)))
+    return found
+
+
+def _in_short(noises: Sequence[str]) -> dict[str, str]:
+    """Return {noise: its name, without arguments where no other has it}."""
+    names = [noise.partition("(")[0] for noise in noises]
+    return {noise: name if names.count(name) == 1 else noise for noise, name in zip(noises, names, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -16,44 +15,17 @@ from plotly import graph_objects as go
 from kova.experiments.report import charts
 from kova.experiments.report.answer import answers, sentences
 from kova.experiments.report.comparison import RETURN, Comparison
-from kova.experiments.report.noise_grid import explorations, noise_grids
+from kova.experiments.report.noise_sections import noise_sections
 from kova.experiments.report.numbers import decimals, in_words
 from kova.experiments.report.palette import Palette
 from kova.experiments.report.results import CollectedRuns
-from kova.experiments.report.statistics import Interval, rank_correlation_interval
+from kova.experiments.report.section import TITLES, Section, Table
+from kova.experiments.report.statistics import Interval
 from kova.experiments.runs.provenance import environment_of, provenance
 from kova.experiments.sweeps.grid import Sweep, resume_command
 
-TITLES = {
-    RETURN: "return",
-    "entropy": "policy entropy",
-    "policy_loss": "policy loss",
-    "explained_variance": "explained variance of the critic",
-}
 #: Metrics whose rare depths would hide all that matters.
 FLOORS = {"explained_variance": -1.0}
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells; ``text`` lets long ones wrap."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    text: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Section:
-    """A part of the page."""
-
-    id: str
-    title: str
-    note: str
-    figures: Sequence[go.Figure] = ()
-    table: Table | None = None
-    code: str = ""
-    charts: list[dict[str, str]] = field(default_factory=list)
 
 
 def render(results: CollectedRuns, comparison: Comparison, title: str, command: str) -> str:
@@ -69,8 +41,7 @@ def render(results: CollectedRuns, comparison: Comparison, title: str, command: 
     sections = [
         *_answers(comparison, palette),
         *_curves(comparison, palette),
-        *_grids(comparison, results),
-        *_explorations(comparison, results, palette),
+        *noise_sections(comparison, results.finished, palette),
         *_statistics(comparison, palette),
         *_differences(comparison),
         *_pairs(comparison),
@@ -149,32 +120,6 @@ def _curves(comparison: Comparison, palette: Palette) -> list[Section]:
         if figures:
             sections.append(Section(metric.replace("_", "-"), TITLES[metric].capitalize(), note, figures))
     return sections
-
-
-def _grids(comparison: Comparison, results: CollectedRuns) -> list[Section]:
-    grids = noise_grids(comparison, results.finished, (RETURN, "entropy", "policy_loss"))
-    if not grids:
-        return []
-    figures = [charts.grid(f"{g.name}: {TITLES[g.metric]}", g.etas, g.noises, g.means) for g in grids]
-    return [Section("grid", "η × observation noise", "Means over seeds and the last tenth of the frames.", figures)]
-
-
-def _explorations(comparison: Comparison, results: CollectedRuns, palette: Palette) -> list[Section]:
-    found = explorations(comparison, results.finished)
-    if not found:
-        return []
-    note = (
-        "A point is a run: its entropy over the last tenth of the frames and its last 100 episodes. Spearman's rank "
-        "correlation of the two over all η, with a 95 % interval by Fisher's z: where it holds 0, the runs cannot tell."
-    )
-    figures = [charts.exploration(one.name, one.arms, palette) for one in found]
-    groups = {one.name: one.pairs for one in found}
-    correlations = {name: rank_correlation_interval({name: pairs}) for name, pairs in groups.items()}
-    if len(groups) > 1:
-        correlations["mean"] = rank_correlation_interval(groups)
-    rows = [[name, "too few runs" if np.isnan(r.estimate) else in_words(r)] for name, r in correlations.items()]
-    table = Table(["", "rank correlation"], rows)
-    return [Section("exploration", "Does more entropy earn more?", note, figures, table)]
 
 
 def _statistics(comparison: Comparison, palette: Palette) -> list[Section]:

@@ -448,13 +448,42 @@ def test_entropy_and_return_of_runs_that_differ_in_eta_stand_side_by_side(tmp_pa
     assert titles == ["PPO Task0-v0, FadingMemory, BatchSize", "PPO Task0-v0, FadingMemory, MaxRatio"]
     assert [len(trace["x"]) for trace in shown["exploration-0"]["data"]] == [3, 3]
     assert "Adam" not in {trace["name"] for chart in shown.values() for trace in chart["data"]}
-    cells = re.findall(r"<td>(-?[\d.]+) \((-?[\d.]+) to (-?[\d.]+)\)</td>", page[page.index("Does more entropy") :])[:3]
-    first, second, mean = (tuple(map(float, cell)) for cell in cells)
+    cells = re.findall(r"<td>(-?[\d.]+) \((-?[\d.]+) to (-?[\d.]+)\)</td>", page[page.index("Does more entropy") :])[:6]
+    first, least, second, _, mean, slope = (tuple(map(float, cell)) for cell in cells)
     assert 0.9 < first[0] < 1.0
     assert first[1] > 0.0
     assert second == pytest.approx((-first[0], -first[2], -first[1]))
     assert mean == (0.0, -mean[2], mean[2])
     assert 0.0 < mean[2] < 1.0
+    # Of every seed the arm with the smaller η comes later and has more entropy: ranks 1, 3, 5 against 2, 4, 6.
+    assert least[0] == slope[0] == -0.29
+    assert slope[1] < -0.29 < 0.0 < slope[2]
+
+
+def test_noises_are_compared_at_the_same_eta(tmp_path):
+    arms = {
+        f"{eta} {noise}": {"set": {"critic.evolution": f"FadingMemory({eta})", "critic.noise": f"{noise}()"}}
+        for noise in ("MaxRatio", "BatchSize")
+        for eta in (0.1, 0.01, 0.001)
+    }
+    planned = sweep(3, environments=2, arms=arms)
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "sweep.yaml").write_text(planned.to_yaml())
+    # The smallest η earns most by far, which decides nothing between the noises.
+    levels = {"0.1": 0.0, "0.01": 1000.0, "0.001": 9000.0}
+    for run in planned.runs():
+        better = "MaxRatio" if run.config.env == "Task0-v0" and not run.arm.startswith("0.001 ") else "BatchSize"
+        write_run(tmp_path / "s", run, level=levels[run.arm.split()[0]] + 100.0 * (better in run.arm))
+    page = report(tmp_path / "s")
+    section = page[page.index("Which noise earns more?") : page.index("Statistics</h2>")]
+    rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td><td>([\d.]+) \(([\d.]+) to ([\d.]+)\)", section)
+    assert [row[:4] for row in rows] == [
+        ("PPO Task0-v0, FadingMemory", "MaxRatio", "BatchSize", "0.67"),
+        ("PPO Task1-v0, FadingMemory", "MaxRatio", "BatchSize", "0.00"),
+        ("mean", "MaxRatio", "BatchSize", "0.33"),
+    ]
+    assert all(float(low) < 0.5 < float(high) for *_, low, high in rows[::3])
+    assert float(rows[1][5]) < 0.5
 
 
 def test_critics_that_differ_in_more_than_eta_and_noise_have_grids_of_their_own(tmp_path):

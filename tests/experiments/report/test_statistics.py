@@ -226,3 +226,12 @@ def test_the_interval_of_rank_correlations_covers_the_truth(strength):
         found = statistics.rank_correlation_interval(groups)
         held += found.low < truth < found.high
     assert 0.91 < held / trials < 0.985
+
+
+def test_the_interval_of_rank_correlations_covers_nothing_found_where_one_number_has_three_values():
+    rng = np.random.default_rng(0)
+    levels, held, trials = np.repeat([0.001, 0.01, 0.1], 3), 0, 400
+    for _ in range(trials):
+        found = statistics.rank_correlation_interval({str(group): (levels, rng.normal(size=9)) for group in range(4)})
+        held += found.low < 0.0 < found.high
+    assert 0.91 < held / trials < 0.985
