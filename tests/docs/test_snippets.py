@@ -54,7 +54,7 @@ observation = model.get_env().reset()
 REASONS = ("needs a cluster", "needs a GPU", "needs the network")
 
 #: Programs beside kova that a reader has.
-OTHER_PROGRAMS = ("git", "make", "pip", "tar", "tensorboard")
+OTHER_PROGRAMS = ("export", "gcc", "git", "make", "pip", "tar", "tensorboard")
 
 IDS = {"argvalues": PAGES, "ids": name}
 WITH_PYTHON = [page for page in PAGES if any(blocks(page.read_text(), "python"))]
