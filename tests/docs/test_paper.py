@@ -81,6 +81,6 @@ def test_the_verdicts_on_tasks_follow_from_the_intervals(comparisons):
 
 def judged(interval: Interval, *, more: bool) -> str:
     """Return whether a claim is true: that one arm has more, or that two are level, which runs can only refute."""
-    if interval.low <= 0.0 <= interval.high:
-        return "open"
-    return "true" if more and interval.low > 0.0 else "false"
+    if interval.low > 0.0:
+        return "true" if more else "false"
+    return "false" if interval.high < 0.0 else "open"
